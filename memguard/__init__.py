@@ -1,0 +1,55 @@
+"""memguard names the variable, line and chain that keep memory growing in a PyTorch job.
+
+Importing it loads neither torch nor anything else heavy: `watch` and `Guard` arrive when used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from memguard._version import __version__
+from memguard.errors import (
+    LeakError,
+    LeakWarning,
+    MemguardError,
+    MemguardWarning,
+    ReportError,
+    SettingsError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from memguard.guard import Guard
+    from memguard.records import Report
+    from memguard.watching import watch
+
+__all__ = [
+    "Guard",
+    "LeakError",
+    "LeakWarning",
+    "MemguardError",
+    "MemguardWarning",
+    "Report",
+    "ReportError",
+    "SettingsError",
+    "UsageError",
+    "__version__",
+    "watch",
+]
+
+_LATE = {"Guard": "memguard.guard", "Report": "memguard.records", "watch": "memguard.watching"}
+
+# Hidden from type checkers, which would otherwise accept any attribute at all.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_LATE[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

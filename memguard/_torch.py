@@ -1,0 +1,231 @@
+"""The only door to torch's private or changing parts.
+
+Importing this module imports torch, so only clock, sensors, explain and the guard do, and only
+once a loop is watched. Each private name says in which version it was seen (2.13.0 unless noted)
+and what happens without it: the sensor that needs it is switched off, never the job.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
+Undo = Callable[[], None]
+
+_tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+# A type's own `__mro__`, read past any metaclass that answers differently.
+_mro = type.__dict__["__mro__"].__get__
+
+
+def is_tensor_type(cls: type) -> bool:
+    """Whether instances of `cls` are tensors; runs no code of the class, unlike isinstance."""
+    known = _tensor_types.get(cls)
+    if known is None:
+        known = torch.Tensor in _mro(cls)
+        # A program that makes classes in a loop must not grow this table for ever.
+        if len(_tensor_types) < 10_000:
+            _tensor_types[cls] = known
+    return known
+
+
+def is_module(value: object) -> bool:
+    """Whether `value` is an nn.Module, judged by its real type."""
+    return torch.nn.Module in _mro(type(value))
+
+
+def is_optimizer(value: object) -> bool:
+    """Whether `value` is a torch.optim.Optimizer, judged by its real type."""
+    return torch.optim.Optimizer in _mro(type(value))
+
+
+def without_overrides() -> AbstractContextManager[Any]:
+    """Inside, reading a tensor subclass's attributes runs none of its `__torch_function__` code."""
+    guard = getattr(torch._C, "DisableTorchFunctionSubclass", None)  # seen in 2.0 to 2.13
+    return cast("AbstractContextManager[Any]", guard()) if guard is not None else nullcontext()
+
+
+def is_attached(tensor: torch.Tensor) -> bool:
+    """Whether the tensor hangs on an autograd graph; makes no wrapper for its node."""
+    return tensor.requires_grad and not tensor.is_leaf
+
+
+def grad_fn(tensor: torch.Tensor) -> Node | None:
+    """The tensor's node. Touches the node: see `MAX_TOUCHED` in sensors.canaries."""
+    return tensor.grad_fn
+
+
+def is_compiling() -> bool:
+    """Whether dynamo is tracing; it folds this call to True, so what follows is never traced."""
+    return torch.compiler.is_compiling()
+
+
+def sequence_number() -> int:
+    """The number the next node of this thread will get; -1 where torch does not tell."""
+    read = _sequence_reader()
+    return read() if read is not None else -1
+
+
+@functools.cache
+def _sequence_reader() -> Callable[[], int] | None:
+    return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
+
+
+ACCUMULATOR_SEQUENCE = 2**64 - 1
+
+
+def node_sequence(node: Node) -> int | None:
+    """The node's creation number; None for gradient accumulators, which live as long as their leaf."""
+    read = getattr(node, "_sequence_nr", None)  # seen in 2.4 to 2.13
+    if read is None:
+        return None
+    number = int(read())
+    return None if number == ACCUMULATOR_SEQUENCE else number
+
+
+def node_metadata(node: Node) -> dict[Any, Any]:
+    """The dict that lives and dies with the C++ node."""
+    return cast("dict[Any, Any]", node.metadata)
+
+
+def next_nodes(node: Node) -> list[Node]:
+    """The nodes this one passes gradients to."""
+    return [following for following, _ in node.next_functions if following is not None]
+
+
+@functools.lru_cache(maxsize=4096)
+def _saved_names(cls: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
+
+
+def saved_tensors(node: Node) -> Iterator[torch.Tensor]:
+    """What the node saved for backward and still has; runs no saved-tensor hook."""
+    for name in _saved_names(type(node)):
+        try:
+            raw = getattr(node, name, None)
+        except RuntimeError:  # custom functions refuse once backward has freed what they saved
+            continue
+        for one in raw if isinstance(raw, (tuple, list)) else (raw,):
+            data = getattr(one, "data", None)
+            if data is not None and is_tensor_type(type(data)):
+                yield data
+
+
+def storage_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """(key, bytes) of the tensor's storage; equal keys are one storage.
+
+    Sparse tensors count their indices and values; wrappers without storage count as (0, 0).
+    """
+    try:
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            return storage._cdata, storage.nbytes()
+        if tensor.layout is torch.sparse_coo:
+            return id(tensor), _flat_bytes(tensor._indices()) + _flat_bytes(tensor._values())
+        return id(tensor), tensor.numel() * tensor.element_size()
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return 0, 0
+
+
+def _flat_bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def device_name(tensor: torch.Tensor) -> str:
+    """`cpu`, `cuda:0`, ..."""
+    return str(tensor.device)
+
+
+def on_every_optimizer_step(hook: Callable[[Any, Any, Any], None]) -> Undo:
+    """Call `hook(optimizer, args, kwargs)` after each step of any optimizer; returns the undo."""
+    handle = register_optimizer_step_post_hook(hook)
+    return cast("Undo", handle.remove)
+
+
+def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
+    """Call `hook(module)` after each module call until undone.
+
+    The global hook makes `torch.compile`d modules warn, so the caller undoes it at the first call.
+    """
+
+    def after(module: Any, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            hook(module)
+
+    handle = torch.nn.modules.module.register_module_forward_hook(after)
+    return cast("Undo", handle.remove)
+
+
+def on_every_backward(hook: Callable[[Any], None]) -> Undo:
+    """Call `hook(roots)` after each `torch.autograd.backward`, which `Tensor.backward` calls.
+
+    torch offers no hook for this, so the public function is wrapped; only `memguard run` does that.
+    """
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        original(tensors, *args, **kwargs)
+        hook(tensors)
+
+    torch.autograd.backward = backward
+
+    def undo() -> None:
+        # Somebody may have wrapped ours since; theirs must keep working.
+        if torch.autograd.backward is backward:
+            torch.autograd.backward = original
+
+    return undo
+
+
+def is_unused_container(module: torch.nn.Module) -> bool:
+    """Whether the module has no forward of its own (ModuleDict, ModuleList, a bare namespace)."""
+    unimplemented = getattr(torch.nn.modules.module, "_forward_unimplemented", None)
+    return type(module).forward is unimplemented or isinstance(
+        module, (torch.nn.ModuleDict, torch.nn.ModuleList)
+    )
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calls of the module go through torch.compile."""
+    if getattr(module, "_compiled_call_impl", None) is not None:  # seen in 2.3 to 2.13
+        return True
+    return type(module).__name__ == "OptimizedModule"
+
+
+def compiled_frames() -> int:
+    """How many frames dynamo has compiled in this process; 0 when it was never used."""
+    import sys
+
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    return int(counters["frames"]["total"]) if counters is not None else 0
+
+
+def is_scripted(module: torch.nn.Module) -> bool:
+    """Whether the module is TorchScript, whose hooks are compiled and must not be touched."""
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def version() -> str:
+    """torch's version."""
+    return str(torch.__version__)
+
+
+def rank() -> int:
+    """This process's rank, 0 without distributed training."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdigit() else 0
+
+
+TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__))

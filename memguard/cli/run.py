@@ -1,0 +1,208 @@
+"""`memguard run`: run a script or module under guard, without touching its code."""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from memguard.cli import program as programs
+from memguard.errors import LeakError, SettingsError
+from memguard.records import Report
+from memguard.settings import OPTIONS, Settings
+from memguard.startup import say
+from memguard.startup.torch_import import when_torch_is_imported
+
+if TYPE_CHECKING:
+    from memguard.guard import Guard
+
+_FLAGS = {option.flag for option in OPTIONS}
+LEAK_STATUS = 23
+USAGE_STATUS = 2
+_USAGE = """\
+memguard run [options] script.py [arguments of the script]
+       memguard run [options] -m module [arguments of the module]"""
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """Describe the command and its options, one for each setting."""
+    parser = commands.add_parser(
+        "run",
+        usage=_USAGE,
+        help="run a script or module under guard",
+        description="Runs a program as python would, and stops it when its memory leaks.",
+        epilog=f"Exits with the program's own status, or {LEAK_STATUS} when a leak stopped it.",
+        allow_abbrev=False,
+    )
+    for option in OPTIONS:
+        default = f" (default: {option.default})" if option.default else ""
+        parser.add_argument(
+            option.flag,
+            dest=option.name,
+            metavar=option.metavar,
+            help=(option.help + default).replace("%", "%%"),
+            action="append" if option.name == "ignore" else "store",
+        )
+    return parser
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part what is memguard's from the program and its own arguments, which may look alike."""
+    end = 0
+    while end < len(arguments):
+        word = arguments[end]
+        if word == "--":
+            return list(arguments[:end]), list(arguments[end + 1 :])
+        if not word.startswith("-") or word == "-" or word.startswith("-m"):
+            break
+        end += 2 if word in _FLAGS else 1
+    return list(arguments[:end]), list(arguments[end:])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program that `args.program` names; returns the exit status.
+
+    Raises:
+        BaseException: whatever the program let through, unless a leak was behind it.
+    """
+    try:
+        guarding = _Guarding(_settings(args))
+    except SettingsError as error:
+        return _refuse(error)
+    guarding.begin()
+    try:
+        program, arguments = _load(args.program)
+        exec(program.code, programs.become_main(program, arguments))
+    except programs.NotRunnable as error:
+        guarding.give_up()
+        return _refuse(error)
+    except BaseException as error:
+        leak = _leak_behind(error)
+        if leak is None:
+            guarding.interrupted = isinstance(error, KeyboardInterrupt)
+            programs.show_plainly(error)
+            raise
+        guarding.tell(leak)
+        return LEAK_STATUS
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    keywords = {}
+    for option in OPTIONS:
+        text = getattr(args, option.name)
+        if text is not None:
+            keywords[option.name] = option.read(text, option.flag, os.getcwd())
+    return Settings.read(keywords)
+
+
+def _load(words: Sequence[str]) -> tuple[programs.Program, Sequence[str]]:
+    if not words:
+        raise programs.NotRunnable("no program given; name a script, or a module after -m")
+    if not words[0].startswith("-m"):
+        return programs.load_script(words[0]), words[1:]
+    name, arguments = words[0][2:], words[1:]
+    if not name and arguments:
+        name, arguments = arguments[0], arguments[1:]
+    if not name:
+        raise programs.NotRunnable("-m needs the name of a module")
+    # What a package sees while it is imported on the way to its module.
+    sys.argv[:] = ["-m", *arguments]
+    return programs.load_module(name), arguments
+
+
+def _refuse(error: Exception) -> int:
+    say(str(error), speaker="memguard run")
+    return USAGE_STATUS
+
+
+def _leak_behind(error: BaseException) -> LeakError | None:
+    """The leak that made the program fail: the exception itself, or what it was raised from."""
+    # Whoever caught the leak and leaves on purpose has chosen a status.
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return None
+    seen: set[int] = set()
+    part: BaseException | None = error
+    while part is not None and id(part) not in seen:
+        if isinstance(part, LeakError):
+            return part
+        seen.add(id(part))
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+    return None
+
+
+class _Guarding:
+    """One program's guard: begun with torch, ended with the process.
+
+    Attributes:
+        interrupted: whether KeyboardInterrupt ended the program.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._guard: Guard | None = None
+        self._told = False
+        self.interrupted = False
+        self._process = os.getpid()
+
+    def begin(self) -> None:
+        """Guard from the moment the program has imported torch; does nothing when switched off."""
+        if self._settings.off:
+            return
+        self._stop_waiting = when_torch_is_imported(self._start)
+        # The first to be registered is the last to run: after the program's threads have ended
+        # and its own exit handlers have run, with the streams still open.
+        atexit.register(self._finish)
+
+    def _start(self) -> None:
+        from memguard.watching import guard_process
+
+        self._guard = guard_process(self._settings)
+
+    def give_up(self) -> None:
+        """There was no program to guard."""
+        if not self._settings.off:
+            self._stop_waiting()
+            atexit.unregister(self._finish)
+
+    def tell(self, leak: LeakError) -> None:
+        """Show the whole report of the leak that ended the program."""
+        from memguard.report.text import print_report
+
+        self._told = True
+        if sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):  # closed, or its reader gone
+                print_report(leak.report, sys.stderr)
+
+    def _finish(self) -> None:
+        # A forked child that leaves by the program's end has inherited this, but not the task.
+        if os.getpid() != self._process:
+            return
+        self._stop_waiting()
+        try:
+            if self._guard is not None:
+                self._close(self._guard)
+            elif self._settings.report is not None:
+                from memguard.reactions import write
+
+                write(Report("clean", 0, clock={"beat": "none"}), self._settings.report)
+        except Exception as error:
+            say(f"could not finish its report: {type(error).__name__}: {error}")
+        if self.interrupted:
+            # Python dies by SIGINT if the last text it ran let KeyboardInterrupt through, and
+            # dataclasses, imported to tell the report, are made from text.
+            with contextlib.suppress(KeyboardInterrupt):
+                exec("raise KeyboardInterrupt")
+
+    def _close(self, guard: Guard) -> None:
+        guard.close()
+        if not self._told and sys.stderr is not None:
+            from memguard.report.text import one_line
+
+            print(one_line(guard.report()), file=sys.stderr)

@@ -1,0 +1,154 @@
+"""When a step ends: from optimizer steps, forwards, backwards and the user's own word.
+
+An optimizer step is the best beat, the user's own `guard.step()` better still. A loop without
+optimizer beats by its backwards, an evaluation loop by the forwards of its root module.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+Beat = Literal["none", "manual", "optimizer", "backward", "forward"]
+
+# Forwards without an optimizer step that make a training loop with a known optimizer count as one
+# that will not step again: four times what it ever needed, and more than any usual rollout.
+STRAY_FACTOR = 4
+STRAY_FLOOR = 256
+
+# An evaluation forward is a beat once this many came without an optimizer step, or twice as many as
+# usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
+EVALUATION_FLOOR = 3
+
+# Turns of another source after which the leading source is given up: a finished phase.
+LEADER_PATIENCE = 3
+
+
+class Leader:
+    """One of several equal sources (two optimizers, two towers) chosen to give the beat.
+
+    The first source leads. It loses the lead when another has turned `LEADER_PATIENCE` times
+    since the leader's last turn, so a phase that only steps the other one still has a beat.
+    """
+
+    __slots__ = ("_leader", "_turns")
+
+    def __init__(self) -> None:
+        self._leader: int | None = None
+        self._turns: dict[int, int] = {}
+
+    def turn(self, source: int) -> bool:
+        """Note a turn of `source`; whether it is the beat."""
+        if self._leader is None or source == self._leader:
+            self._leader = source
+            self._turns.clear()
+            return True
+        turns = self._turns[source] = self._turns.get(source, 0) + 1
+        if turns < LEADER_PATIENCE:
+            return False
+        self._leader = source
+        self._turns.clear()
+        return True
+
+
+class Clock:
+    """Counts steps; each event method says whether it ended one."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.beat: Beat = "none"
+        self.optimizer_steps = 0
+        self.forwards = 0
+        self.backwards = 0
+        self._manual = False
+        self._optimizers = Leader()
+        self._roots = Leader()
+        self._forwards_since_step = 0
+        self._most_forwards = 0
+        self._forwards_since_backward = 0
+        self._optimizer_known = False
+        self._evaluations_since_step = 0
+        self._usual_evaluations: deque[int] = deque(maxlen=4)
+        # Where each recent step began in the numbering of autograd nodes, oldest first.
+        self._starts: deque[tuple[int, int]] = deque(maxlen=4096)
+
+    def knows_optimizer(self) -> None:
+        """An optimizer exists for what is watched: its training forwards are no beat."""
+        self._optimizer_known = True
+
+    def manual(self) -> bool:
+        """The user said that a step ended; from now on nothing else does."""
+        self._manual = True
+        return self._end("manual")
+
+    def optimizer(self, source: int) -> bool:
+        """The optimizer with identity `source` stepped."""
+        self.optimizer_steps += 1
+        self._optimizer_known = True
+        self._most_forwards = max(self._most_forwards, self._forwards_since_step)
+        self._forwards_since_step = 0
+        self._usual_evaluations.append(self._evaluations_since_step)
+        self._evaluations_since_step = 0
+        if self._manual or not self._optimizers.turn(source):
+            return False
+        return self._end("optimizer")
+
+    def forward(self, source: int, training: bool) -> bool:
+        """The root module with identity `source` was called, in training mode or not."""
+        self.forwards += 1
+        self._forwards_since_backward += 1
+        if self._manual:
+            return False
+        if training:
+            self._forwards_since_step += 1
+            if self._optimizer_known and not self._is_stray():
+                return False
+            if self._backwards_lead():
+                return False
+        else:
+            self._evaluations_since_step += 1
+            if self.optimizer_steps and self._is_side_network():
+                return False
+        if not self._roots.turn(source):
+            return False
+        return self._end("forward")
+
+    def backward(self) -> bool:
+        """A backward pass ended."""
+        self.backwards += 1
+        self._forwards_since_backward = 0
+        if self._manual or self._optimizer_known:
+            return False
+        return self._end("backward")
+
+    def _is_stray(self) -> bool:
+        limit = max(STRAY_FLOOR, STRAY_FACTOR * self._most_forwards)
+        return self._forwards_since_step > limit
+
+    def _is_side_network(self) -> bool:
+        usual = min(self._usual_evaluations, default=0)
+        return self._evaluations_since_step <= max(EVALUATION_FLOOR, 2 * usual)
+
+    def _backwards_lead(self) -> bool:
+        """A loop seen to go backward does so again, unless it has stopped doing it for long."""
+        return self.backwards > 0 and self._forwards_since_backward <= STRAY_FLOOR
+
+    def _end(self, beat: Beat) -> bool:
+        self.step += 1
+        self.beat = beat
+        return True
+
+    def note_sequence(self, number: int) -> None:
+        """The step that begins now will number its autograd nodes from `number` on."""
+        self._starts.append((number, self.step))
+
+    def step_of(self, number: int) -> int:
+        """The step in which the autograd node with this number was made; -1 when before the first."""
+        low, high = 0, len(self._starts)
+        while low < high:
+            middle = (low + high) // 2
+            if self._starts[middle][0] <= number:
+                low = middle + 1
+            else:
+                high = middle
+        return self._starts[low - 1][1] if low else -1

@@ -1,0 +1,177 @@
+"""Where the beats come from: hooks on root modules, optimizers and backwards, put in and taken out."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from memguard import _hooks, _torch
+from memguard._torch import Undo
+from memguard.clock import discovery
+
+
+class Listener(Protocol):
+    """Who is told of the events; every method is called in the thread the event happens in."""
+
+    def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
+        """A root module was called."""
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        """An optimizer stepped."""
+
+    def on_backward(self, roots: Any) -> None:
+        """A backward pass ended."""
+
+    def on_all_gone(self) -> None:
+        """Every watched module and optimizer was collected."""
+
+
+class Sources:
+    """The hooks of one guard; holds modules and optimizers weakly.
+
+    Attributes:
+        optimizer_known: whether an optimizer of torch's own exists for what is watched.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._process = os.getpid()
+        self._roots: dict[int, weakref.ref[Any]] = {}
+        self._beating: set[int] = set()
+        self._undo: list[Undo] = []
+        self._root_undo: dict[int, Undo] = {}
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._verdicts: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self._everything = False
+        self._undo_first_call: Undo | None = None
+        self.optimizer_known = False
+
+    # --- what is watched ---
+
+    def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
+        """Listen to these modules and optimizers, and to any optimizer that steps their parameters."""
+        for module in discovery.callable_roots(modules):
+            self._add_root(module)
+        for optimizer in optimizers:
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
+            self.optimizer_known |= _torch.is_optimizer(optimizer)
+        if not self._undo and (modules or optimizers):
+            self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
+
+    def watch_process(self) -> None:
+        """Listen to whatever module, optimizer or backward this process turns out to use."""
+        self._everything = True
+        self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
+        self._undo.append(_torch.on_every_backward(self._went_backward))
+        self._undo_first_call = _torch.on_first_module_call(self._first_call)
+
+    def discover(self) -> None:
+        """Look through the heap for root modules and optimizers not yet known."""
+        self._stop_waiting()
+        modules, optimizers = discovery.find()
+        for module in modules:
+            if len(self._roots) < discovery.MAX_ROOTS:
+                self._add_root(module)
+        stepped: set[int] = set()
+        for optimizer in optimizers:
+            stepped |= discovery.parameter_ids(optimizer)
+        if any(id(p) in stepped for module in modules for p in module.parameters()):
+            self.optimizer_known = True
+
+    def roots(self) -> list[Any]:
+        """The root modules still alive."""
+        alive = [reference() for reference in self._roots.values()]
+        return [module for module in alive if module is not None]
+
+    def replace_roots(self, modules: list[Any]) -> None:
+        """Listen to these modules too: what the loop was seen to call itself."""
+        for module in modules:
+            self._add_root(module)
+
+    def optimizers(self) -> list[Any]:
+        """The optimizers still alive that were named or have stepped."""
+        references = [*self._optimizers.values(), *(pair[0] for pair in self._verdicts.values())]
+        alive = {id(found): found for found in (reference() for reference in references)}
+        return [optimizer for optimizer in alive.values() if optimizer is not None]
+
+    def _add_root(self, module: Any) -> None:
+        key = id(module)
+        known = self._roots.get(key)
+        if (known is not None and known() is module) or _torch.is_scripted(module):
+            return
+        self._roots[key] = weakref.ref(module, self._gone)
+        if discovery.has_parameters(module):
+            self._beating.add(key)
+        self._root_undo[key] = _hooks.on_module_call(module, self._root_called)
+
+    # --- what is heard ---
+
+    def _root_called(self, module: Any, output: Any) -> None:
+        # Replicas of data-parallel runs carry copies of the hook; only the original counts.
+        known = self._roots.get(id(module))
+        if known is not None and known() is module:
+            # With no module that has parameters, any root gives the beat.
+            beats = id(module) in self._beating or not self._beating
+            self._listener.on_forward(module, output, beats)
+
+    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._process == os.getpid() and self._is_watched(optimizer):
+            self.optimizer_known = True
+            self._listener.on_optimizer(optimizer)
+
+    def _is_watched(self, optimizer: Any) -> bool:
+        known = self._verdicts.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        if self._everything:
+            self.discover()
+        verdict = self._everything or self._concerns(optimizer)
+        if len(self._verdicts) > 1000:  # a sweep that makes optimizers without end
+            self._verdicts = {k: v for k, v in self._verdicts.items() if v[0]() is not None}
+        self._verdicts[id(optimizer)] = weakref.ref(optimizer), verdict
+        return verdict
+
+    def _concerns(self, optimizer: Any) -> bool:
+        """Whether the optimizer is a watched one, is wrapped by one, or steps watched parameters."""
+        if id(optimizer) in self._optimizers:
+            return True
+        stepped = discovery.parameter_ids(optimizer)
+        named = (discovery.parameter_ids(known) for known in self.optimizers())
+        if any(stepped & parameters for parameters in named):
+            return True
+        return any(id(p) in stepped for module in self.roots() for p in module.parameters())
+
+    def _went_backward(self, roots: Any) -> None:
+        if self._process == os.getpid():
+            if self._undo_first_call is not None:
+                self.discover()
+            self._listener.on_backward(roots)
+
+    def _first_call(self, module: Any) -> None:
+        if self._process == os.getpid():
+            self.discover()
+
+    def _stop_waiting(self) -> None:
+        undo, self._undo_first_call = self._undo_first_call, None
+        if undo is not None:
+            undo()
+
+    def _gone(self, reference: Any) -> None:
+        watched = [*self._roots.values(), *self._optimizers.values()]
+        if not self._everything and all(known() is None for known in watched):
+            self._listener.on_all_gone()
+
+    def remove(self) -> None:
+        """Take every hook out; harmless when done twice."""
+        self._stop_waiting()
+        undos = [*self._undo, *self._root_undo.values()]
+        self._undo.clear()
+        self._root_undo.clear()
+        for undo in undos:
+            undo()
+        self._roots.clear()
+        self._beating.clear()
+        self._optimizers.clear()
+        self._verdicts.clear()

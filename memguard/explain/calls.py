@@ -1,0 +1,201 @@
+"""Which of the user's functions a statement may run, by name; and everything a loop runs."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from memguard.explain.program import Program
+from memguard.explain.syntax import Piece, Scope, dotted
+
+MAX_DEPTH = 4
+
+# Methods of lists, dicts, tensors, modules and optimizers: by name alone they say nothing about
+# which of the user's classes is meant.
+_COMMON = frozenset(
+    [
+        *dir(list),
+        *dir(dict),
+        *dir(set),
+        *dir(str),
+        *("append", "appendleft", "popleft", "put", "get", "backward", "item", "detach", "mean"),
+        *("sum", "to", "train", "eval", "zero_grad", "parameters", "state_dict", "cpu", "numpy"),
+        *("size", "view", "flatten", "squeeze", "max", "min", "cuda", "log", "close", "write"),
+    ]
+)
+_BUILTINS = frozenset(dir(builtins))
+
+
+@dataclass(eq=False, slots=True)
+class Reached:
+    """A function that a loop's body runs.
+
+    Attributes:
+        via: the statement that calls it.
+        before: how the function holding `via` was reached; None when `via` is in the loop.
+        receivers: objects it is called on as a method, as written.
+    """
+
+    scope: Scope
+    via: Piece
+    before: Reached | None
+    receivers: set[str] = field(default_factory=set)
+
+    @property
+    def anchor(self) -> Piece:
+        """The statement in the loop's own body that leads to it."""
+        return self.via if self.before is None else self.before.anchor
+
+    def path(self) -> Iterator[Piece]:
+        """The calling statements, outermost first."""
+        if self.before is not None:
+            yield from self.before.path()
+        yield self.via
+
+
+def callees(program: Program, piece: Piece) -> Iterator[tuple[Scope, str]]:
+    """Functions that a statement's own expressions may run, and the object each is called on."""
+    for call in piece.calls():
+        receiver = _receiver(call, piece)
+        for scope in called(program, call, piece.scope):
+            yield scope, receiver
+        for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+            # A function handed over (a closure, a hook, a key) is taken to be called.
+            if dotted(value):
+                yield from ((scope, receiver) for scope in handed(program, value, piece.scope))
+    if isinstance(piece.node, (ast.For, ast.AsyncFor)):
+        for cls in program.types(_iterated(piece.node.iter), piece.scope).classes:
+            for name in ("__iter__", "__next__", "__getitem__", "__aiter__", "__anext__"):
+                method = program.method(cls, name)
+                if method is not None:
+                    yield method, dotted(piece.node.iter)
+
+
+def _receiver(call: ast.Call, piece: Piece) -> str:
+    """The object a method is called on, as written; nothing when a loop goes through several."""
+    name = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    root = name.partition(".")[0]
+    for loop in piece.parents:
+        targets = ast.walk(loop.target) if isinstance(loop, (ast.For, ast.AsyncFor)) else ()
+        if any(isinstance(target, ast.Name) and target.id == root for target in targets):
+            return ""
+    return name
+
+
+def _iterated(value: ast.expr) -> ast.expr:
+    while (
+        isinstance(value, ast.Call)
+        and dotted(value.func) in ("enumerate", "iter", "zip", "tqdm", "reversed")
+        and value.args
+    ):
+        value = value.args[-1 if dotted(value.func) == "zip" else 0]
+    return value
+
+
+def handed(program: Program, value: ast.expr, scope: Scope) -> list[Scope]:
+    """The function that an expression names without calling it."""
+    if isinstance(value, ast.Name):
+        found = program.lookup(value.id, scope)
+        return [found] if found is not None and found.is_function else []
+    if isinstance(value, ast.Attribute):
+        classes = program.types(value.value, scope).classes
+        methods = (program.method(cls, value.attr) for cls in classes)
+        return [method for method in methods if method is not None]
+    return []
+
+
+def called(program: Program, call: ast.Call, scope: Scope) -> list[Scope]:
+    """The user's functions that a call may be of; empty for library calls."""
+    func = call.func
+    if isinstance(func, ast.Name):
+        target = program.lookup(func.id, scope)
+        if target is not None:
+            return _construction(program, target)
+        return [] if func.id in _BUILTINS else _instance_called(program, func, scope)
+    if isinstance(func, ast.Attribute):
+        return _method_called(program, func, scope)
+    return _instance_called(program, func, scope)
+
+
+def _construction(program: Program, target: Scope) -> list[Scope]:
+    if target.is_function:
+        return [target]
+    names = ("__init__", "__post_init__")
+    return [method for name in names if (method := program.method(target, name)) is not None]
+
+
+def _instance_called(program: Program, func: ast.expr, scope: Scope) -> list[Scope]:
+    """`model(x)` runs the class's `forward`; of an unknown class, any `forward` there is."""
+    types = program.types(func, scope)
+    if types.known:
+        classes: Iterable[Scope] = types.classes
+        found = [program.method(cls, name) for cls in classes for name in ("forward", "__call__")]
+        return [method for method in found if method is not None]
+    return _methods_named(program, "forward") + _methods_named(program, "__call__")
+
+
+def _methods_named(program: Program, name: str) -> list[Scope]:
+    every = (scope for source in program.sources for scope in source.scopes)
+    return [scope for scope in every if scope.name == name and scope.owner is not None]
+
+
+def _method_called(program: Program, func: ast.Attribute, scope: Scope) -> list[Scope]:
+    module = program.imports.module_of(dotted(func.value), scope.source)
+    if module is not None:
+        target = module.module.children.get(func.attr)
+        return [] if target is None else _construction(program, target)
+    if isinstance(func.value, ast.Call) and dotted(func.value.func) == "super":
+        owners = [around.owner for around in scope.chain() if around.owner is not None]
+        bases = program.lineage(owners[:1])[1:]
+        found = [base.children[func.attr] for base in bases if func.attr in base.children]
+        return found[:1]
+    types = program.types(func.value, scope)
+    if types.classes:
+        return _on_classes(program, func, scope, types.classes)
+    if types.known:
+        return []
+    methods = _methods_named(program, func.attr)
+    alike = [m for m in methods if m.owner is not None and _alike(dotted(func.value), m.owner.name)]
+    if alike or func.attr in _COMMON:
+        return alike
+    return methods or _instance_called(program, func, scope)
+
+
+def _on_classes(
+    program: Program, func: ast.Attribute, scope: Scope, classes: Iterable[Scope]
+) -> list[Scope]:
+    found: list[Scope] = []
+    for cls in program.family(classes):
+        method = cls.children.get(func.attr)
+        found += [method] if method is not None and method.is_function else []
+    if found:
+        return found
+    if func.attr == "apply":  # of an autograd Function
+        names = ("forward", "setup_context", "backward")
+        return [m for cls in classes for n in names if (m := program.method(cls, n)) is not None]
+    return _instance_called(program, func, scope)
+
+
+def _alike(receiver: str, cls: str) -> bool:
+    """Whether a variable is named after a class: `bank` and `FeatureBank`."""
+    word = receiver.rpartition(".")[2].strip("_").replace("_", "").lower()
+    name = cls.strip("_").lower()
+    return len(word) > 2 and (word in name or word.rstrip("s") in name or name in word)
+
+
+def reach(program: Program, pieces: Iterable[Piece]) -> dict[Scope, Reached]:
+    """Functions that the statements run, through calls by name up to four deep."""
+    found: dict[Scope, Reached] = {}
+    todo: list[tuple[Piece, Reached | None]] = [(piece, None) for piece in pieces]
+    for _ in range(MAX_DEPTH):
+        following: list[Reached] = []
+        for piece, before in todo:
+            for scope, receiver in callees(program, piece):
+                if scope not in found:
+                    found[scope] = Reached(scope, piece, before)
+                    following.append(found[scope])
+                found[scope].receivers.add(receiver)
+        todo = [(piece, reached) for reached in following for piece in reached.scope.pieces]
+    return found

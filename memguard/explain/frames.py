@@ -1,0 +1,178 @@
+"""The frames of all threads: which user variables hold what, and where the loop stands."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+from memguard import _torch
+from memguard.explain.places import Spot
+
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY_FOLDERS = tuple(
+    os.path.abspath(path) + os.sep
+    for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _torch.TORCH_FOLDER}
+    if path
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+# The compiler sets CO_OPTIMIZED on functions: their variables are not a dict of their own.
+_OPTIMIZED = 0x01
+
+
+def is_own_file(name: str) -> bool:
+    """Whether code from this file is memguard's."""
+    return name.startswith(_OWN_FOLDER)
+
+
+def is_library_file(name: str) -> bool:
+    """Whether code from this file is torch's, the standard library's or an installed package's."""
+    if name.startswith("<frozen"):
+        return True
+    return name.startswith(_LIBRARY_FOLDERS) or any(mark in name for mark in _INSTALLED)
+
+
+def is_user_file(name: str) -> bool:
+    """Whether code from this file is the user's."""
+    return not is_own_file(name) and not is_library_file(name)
+
+
+def qualified_name(code: CodeType) -> str:
+    """The function's dotted name where Python keeps it (3.11), else its bare name."""
+    return str(getattr(code, "co_qualname", code.co_name))
+
+
+@dataclass(slots=True)
+class FrameView:
+    """One frame, for the time of an explanation.
+
+    Attributes:
+        frame: the frame itself; dropped by `Frames.release`.
+        thread: name of its thread.
+        user: whether its code is the user's.
+        depth: 0 for the innermost frame of its thread.
+    """
+
+    frame: FrameType
+    thread: str
+    user: bool
+    depth: int
+
+    @property
+    def is_module_level(self) -> bool:
+        """Whether its variables are module globals."""
+        return not self.frame.f_code.co_flags & _OPTIMIZED
+
+    def spot(self) -> Spot:
+        """Where this frame stands."""
+        code = self.frame.f_code
+        line = self.frame.f_lineno or code.co_firstlineno
+        return Spot(code.co_filename, qualified_name(code), code.co_firstlineno, line)
+
+
+class Frames:
+    """A snapshot of every thread's frames, memguard's own left out; use as a context manager."""
+
+    def __init__(self) -> None:
+        self.views: list[FrameView] = []
+        self._locals: list[dict[str, Any]] = []
+        self._by_value: dict[int, list[tuple[int, str]]] = {}
+        self.own_ids: set[int] = set()
+
+    def __enter__(self) -> Frames:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        current = threading.get_ident()
+        snapshot = sys._current_frames()
+        # The thread whose step ended first: its variables are the likeliest to be meant.
+        for ident in sorted(snapshot, key=lambda key: key != current):
+            self._add_thread(snapshot[ident], names.get(ident, f"thread {ident}"))
+        snapshot.clear()
+        return self
+
+    def _add_thread(self, frame: FrameType | None, thread: str) -> None:
+        depth = 0
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if is_own_file(name):
+                self.own_ids.add(id(frame))
+            else:
+                self._add(FrameView(frame, thread, is_user_file(name), depth))
+                depth += 1
+            frame = frame.f_back
+
+    def _add(self, view: FrameView) -> None:
+        index = len(self.views)
+        self.views.append(view)
+        if view.is_module_level:
+            self._locals.append({})  # found through the module's dict instead
+            return
+        values = read_locals(view.frame)
+        self._locals.append(values)
+        self.own_ids.add(id(values))
+        for name, value in values.items():
+            self._by_value.setdefault(id(value), []).append((index, name))
+
+    def holding(self, value: object) -> list[tuple[int, str]]:
+        """(index of frame, variable) pairs for `value`, innermost user frames first."""
+        found = self._by_value.get(id(value), [])
+        return sorted(found, key=lambda pair: (not self.views[pair[0]].user, pair[0], pair[1]))
+
+    def integers(self, index: int) -> dict[str, int]:
+        """Integer variables visible in that frame."""
+        view = self.views[index]
+        visible = plain_integers(view.frame.f_globals)
+        visible.update(plain_integers(self._locals[index]))
+        return visible
+
+    def stack(self) -> list[Spot]:
+        """The user's frames of the current thread, innermost first."""
+        name = threading.current_thread().name
+        mine = [view for view in self.views if view.thread == name]
+        user = [view.spot() for view in mine if view.user]
+        if user:
+            return user
+        # A program that is itself an installed package: everything but torch and us is its code.
+        return [v.spot() for v in mine if _INSTALLED_ANY(v.frame.f_code.co_filename)]
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go of every frame and every variable looked at."""
+        self.views.clear()
+        self._locals.clear()
+        self._by_value.clear()
+
+
+def _INSTALLED_ANY(name: str) -> bool:
+    return any(mark in name for mark in _INSTALLED) and not name.startswith(_torch.TORCH_FOLDER)
+
+
+def read_locals(frame: FrameType) -> dict[str, Any]:
+    """A copy of a function's variables that leaves nothing behind on its frame.
+
+    Up to Python 3.12 reading `f_locals` makes a dict that stays on the frame and keeps the values
+    alive after the variables are gone, so it is emptied, unless somebody else (`locals()`, a
+    debugger) has hold of it. From 3.13 on it is a view.
+    """
+    values = frame.f_locals
+    copy = dict(values)
+    # References here: the frame's, ours, and the argument of getrefcount.
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED:
+        if sys.getrefcount(values) <= 3 and sys.gettrace() is None:
+            values.clear()
+    return copy
+
+
+def plain_integers(values: dict[str, Any]) -> dict[str, int]:
+    """The entries that are exactly integers, dunder names left out."""
+    return {
+        name: value
+        for name, value in list(values.items())
+        if type(value) is int and type(name) is str and not name.startswith("__")
+    }

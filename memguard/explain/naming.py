@@ -1,0 +1,372 @@
+"""From a path of objects, root first, to the place a user knows and the chain as text."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memguard import _torch
+from memguard.explain import edges
+from memguard.explain.edges import Edge, isinstance_exact, own_dict
+from memguard.explain.frames import plain_integers, qualified_name
+from memguard.explain.places import Place
+from memguard.explain.search import Search
+
+NAMEABLE = frozenset(
+    {"local", "global", "attribute", "buffer", "class", "closure", "default", "hook", "cache", "ctx"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One readable reference of a chain.
+
+    Attributes:
+        edge: how it is written.
+        owner: the object that refers (a function, an instance, a class); None for a root.
+        value: the object referred to.
+    """
+
+    edge: Edge
+    owner: Any
+    value: Any
+
+
+def readable(path: Sequence[Any], search: Search) -> list[Step]:
+    """The path with what only the interpreter knows (instance dicts, cells) folded away."""
+    steps = [_root_step(path, search)]
+    index = 1 if search.root_module(path[0]) is None else 2
+    while index < len(path):
+        step, index = _fold(path, index)
+        steps.append(step)
+    return steps
+
+
+def _root_step(path: Sequence[Any], search: Search) -> Step:
+    first = path[0]
+    module = search.root_module(first)
+    if module is not None and len(path) > 1:
+        name = edges.edge(first, path[1]).name
+        return Step(Edge("global", name, name), module, path[1])
+    holding = search.frames.holding(first)
+    if holding:
+        index, name = holding[0]
+        return Step(Edge("local", name, name), index, first)
+    if isinstance_exact(first, type):
+        name = type.__getattribute__(first, "__qualname__")
+        return Step(Edge("type", name, name), None, first)
+    return Step(Edge("unrooted", type(first).__name__, ""), None, first)
+
+
+def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
+    """The step that begins with the reference from `path[index - 1]`, and where to go on."""
+    owner, child = path[index - 1], path[index]
+    after = path[index + 1] if index + 1 < len(path) else None
+    if after is not None and isinstance_exact(owner, types.FunctionType):
+        if child is owner.__closure__ and index + 2 < len(path):
+            name = edges.edge(owner, after).name
+            return Step(Edge("closure", f" closes over {name}", name), owner, path[index + 2]), index + 3
+        if child is owner.__defaults__ or child is owner.__kwdefaults__:
+            name = edges.default_name(owner, after) or ""
+            return Step(Edge("default", f" default {name}", name), owner, after), index + 2
+    if after is not None and isinstance_exact(owner, type) and isinstance_exact(child, dict):
+        name = edges.edge(child, after).name
+        return Step(Edge("class", f".{name}", name), owner, after), index + 2
+    if after is not None and isinstance_exact(child, dict) and own_dict(owner) is child:
+        return _attribute(path, owner, edges.edge(child, after).name, index + 1)
+    found = edges.edge(owner, child)
+    if found.kind in ("attribute", "buffer", "hook") and isinstance_exact(child, dict):
+        return _attribute(path, owner, found.name or _module_dict_name(owner, child), index)
+    return Step(found, owner, child), index + 1
+
+
+def _attribute(path: Sequence[Any], owner: Any, name: str, index: int) -> tuple[Step, int]:
+    """The step for attribute `name` of `owner`, whose value is `path[index]`."""
+    value = path[index]
+    if _is_ctx(owner):
+        return Step(Edge("ctx", f".{name}", name), owner, value), index + 1
+    found = edges.attribute(owner, name)
+    if found.text or index + 1 >= len(path):
+        return Step(found if found.text else Edge("attribute", f".{name}", name), owner, value), index + 1
+    # A module keeps buffers and submodules in dicts that users reach as plain attributes.
+    inner = edges.edge(value, path[index + 1]).name
+    return Step(Edge(found.kind, f".{inner}", inner), owner, path[index + 1]), index + 2
+
+
+def _module_dict_name(owner: Any, child: Any) -> str:
+    return next((name for name, value in (own_dict(owner) or {}).items() if value is child), "")
+
+
+def _is_ctx(value: Any) -> bool:
+    return isinstance_exact(value, _torch.torch.autograd.function.FunctionCtx)
+
+
+def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | None:
+    """The place of the accumulation point, which is the value of `steps[position]`.
+
+    The nearest step at or above it that has a name a user typed gives the name; what lies between
+    becomes the place's path.
+    """
+    named = position
+    while named >= 0 and steps[named].edge.kind not in NAMEABLE:
+        named -= 1
+    if named < 0:
+        return None
+    step = steps[named]
+    path = "".join(below.edge.text for below in steps[named + 1 :])
+    container = type(steps[position].value).__name__
+    make = _MAKERS[step.edge.kind]
+    return make(steps, named, path, container, search)
+
+
+def _expression(steps: Sequence[Step], last: int) -> str:
+    parts = []
+    for step in steps[: last + 1]:
+        if step.edge.kind == "frame":
+            continue
+        parts.append(step.edge.text)
+    return "".join(parts).strip()
+
+
+def _local(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name, index = steps[at].edge.name, int(steps[at].owner)
+    code = search.frames.views[index].frame.f_code
+    return Place(
+        "local",
+        name,
+        name,
+        container,
+        path,
+        file=code.co_filename,
+        function=qualified_name(code),
+        first_line=code.co_firstlineno,
+        numbers=search.frames.integers(index),
+    )
+
+
+def _global(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name, module = steps[at].edge.name, str(steps[at].owner)
+    values = next((d for d in search.objects.values() if search.root_module(d) == module), {})
+    file = values.get("__file__") if isinstance(values, dict) else None
+    return Place(
+        "global",
+        name,
+        name,
+        container,
+        path,
+        file=file if isinstance(file, str) else _running_file(search, module),
+        module=module,
+        numbers=plain_integers(values),
+    )
+
+
+def _running_file(search: Search, module: str) -> str | None:
+    """The file (or notebook cell) of module-level code that is running now."""
+    for view in search.frames.views:
+        if view.is_module_level and view.frame.f_globals.get("__name__") == module:
+            return view.frame.f_code.co_filename
+    return None
+
+
+def _attribute_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    step = steps[at]
+    cls = type(step.owner)
+    numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
+    numbers.update(_module_integers(cls))
+    return Place(
+        "buffer" if step.edge.kind == "buffer" else "attribute",
+        step.edge.name,
+        _expression(steps, at),
+        container,
+        path,
+        file=class_file(cls),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+        numbers=numbers,
+    )
+
+
+def _class_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    cls = steps[at].owner
+    name = steps[at].edge.name
+    expression = f"{cls.__qualname__}.{name}"
+    return Place(
+        "class",
+        name,
+        expression,
+        container,
+        path,
+        file=class_file(cls),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+        numbers=_module_integers(cls),
+    )
+
+
+def _function_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    step = steps[at]
+    kind = step.edge.kind
+    function = step.owner
+    code = function.__code__
+    return Place(
+        "default" if kind == "default" else "closure",
+        step.edge.name,
+        step.edge.name,
+        container,
+        path,
+        file=code.co_filename,
+        function=function.__qualname__,
+        first_line=code.co_firstlineno,
+        module=function.__module__,
+        numbers=plain_integers(function.__globals__),
+    )
+
+
+def _hook_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    """A dict of hooks that grows: named by the hook function itself."""
+    function = next((f for f in map(_function_of, (s.value for s in steps[at + 1 :])) if f), None)
+    if function is None:
+        return _attribute_place(steps, at, path, container, search)
+    code = function.__code__
+    return Place(
+        "hook",
+        function.__name__,
+        _expression(steps, at),
+        container,
+        "",
+        file=code.co_filename,
+        function=function.__qualname__,
+        first_line=code.co_firstlineno,
+        owner=type(steps[at].owner).__qualname__,
+        module=function.__module__,
+        numbers=plain_integers(function.__globals__),
+    )
+
+
+def _function_of(value: Any) -> Any:
+    if isinstance_exact(value, types.FunctionType):
+        return value
+    if isinstance_exact(value, types.MethodType):
+        return value.__func__
+    return None
+
+
+def _cache_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    wrapper = steps[at].owner
+    function = getattr(wrapper, "__wrapped__", None)
+    code = getattr(function, "__code__", None)
+    name = getattr(wrapper, "__name__", "cache")
+    return Place(
+        "cache",
+        name,
+        f"{name}(...)",
+        "cache",
+        path,
+        file=getattr(code, "co_filename", None),
+        function=getattr(wrapper, "__qualname__", None),
+        first_line=getattr(code, "co_firstlineno", None),
+        module=getattr(wrapper, "__module__", None),
+    )
+
+
+def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name = steps[at].edge.name
+    cls = getattr(type(steps[at].owner), "_forward_cls", type(steps[at].owner))
+    forward = getattr(cls.__dict__.get("forward"), "__func__", None)
+    code = getattr(forward, "__code__", None)
+    return Place(
+        "ctx",
+        name,
+        f"ctx.{name}",
+        container,
+        path,
+        file=getattr(code, "co_filename", None),
+        function=getattr(forward, "__qualname__", None),
+        first_line=getattr(code, "co_firstlineno", None),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+    )
+
+
+_MAKERS = {
+    "local": _local,
+    "global": _global,
+    "attribute": _attribute_place,
+    "buffer": _attribute_place,
+    "class": _class_place,
+    "closure": _function_place,
+    "default": _function_place,
+    "hook": _hook_place,
+    "cache": _cache_place,
+    "ctx": _ctx_place,
+}
+
+
+def class_file(cls: type) -> str | None:
+    """The file a class was defined in, told by one of its own functions."""
+    for value in list(type.__dict__["__dict__"].__get__(cls).values()):
+        function = getattr(value, "__func__", value) if _is_wrapper(value) else value
+        function = getattr(function, "fget", function) if type(function) is property else function
+        if isinstance_exact(function, types.FunctionType):
+            name = function.__code__.co_filename
+            if os.path.isabs(name) or os.path.exists(name):
+                return str(name)
+    module = _module_values(cls)
+    file = module.get("__file__")
+    return file if isinstance(file, str) else None
+
+
+def _is_wrapper(value: Any) -> bool:
+    return type(value) in (staticmethod, classmethod)
+
+
+def _module_values(cls: type) -> dict[str, Any]:
+    import sys
+
+    return own_dict(sys.modules.get(cls.__module__)) or {}
+
+
+def _module_integers(cls: type) -> dict[str, int]:
+    return plain_integers(_module_values(cls))
+
+
+def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
+    """The chain, root first, one reference a line."""
+    lines: list[str] = []
+    first = steps[0]
+    kind = type_text(first.value)
+    if first.edge.kind == "local":
+        view = search.frames.views[int(first.owner)]
+        spot = view.spot()
+        file = os.path.basename(spot.file)
+        lines.append(f"thread {view.thread}")
+        lines.append(f"frame {spot.function} ({file}:{spot.line})")
+        lines.append(f"local {first.edge.name}: {kind}")
+    elif first.edge.kind == "global":
+        lines.append(f"module {first.owner}")
+        lines.append(f"global {first.edge.name}: {kind}")
+    elif first.edge.kind == "type":
+        lines.append(f"class {first.edge.name}")
+    else:
+        lines.append(f"no root: {kind}")
+    for step in steps[1:]:
+        lines.append(f"{step.edge.text.strip()}: {type_text(step.value)}")
+    return tuple(lines)
+
+
+def type_text(value: Any) -> str:
+    """The type of a chain's object; a tensor with dtype, shape and node."""
+    cls = type(value)
+    if not _torch.is_tensor_type(cls):
+        return str(type.__getattribute__(cls, "__name__"))
+    with _torch.without_overrides():
+        dtype = str(value.dtype).removeprefix("torch.")
+        node = f" {value.grad_fn.name()}" if _torch.is_attached(value) else ""
+        return f"{cls.__name__} {dtype} {list(value.shape)}{node}"

@@ -1,0 +1,125 @@
+"""Where a holder lives, as plain text and numbers: what the chain search hands to the source search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PlaceKind = Literal[
+    "local",  # variable of a running or suspended function
+    "global",  # variable of a module
+    "attribute",  # attribute of an instance (plain, slots, dataclass), a module's submodule or plain tensor
+    "buffer",  # registered buffer of an nn.Module
+    "class",  # class attribute
+    "closure",  # cell variable of a function that outlived its caller
+    "default",  # default argument of a function
+    "hook",  # hook registered on a module, tensor or node; `name` is the hook function's
+    "cache",  # functools.cache / lru_cache; `name` is the decorated function's
+    "ctx",  # attribute of a custom autograd.Function's ctx; `owner` is the Function subclass
+    "cycle",  # reference cycle with no root; `owner` is one class of it, `name` an attribute in it
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One frame of the user's stack when the step ended.
+
+    Attributes:
+        file: the code's file, as `co_filename` has it.
+        function: `co_qualname` (or `co_name` on 3.10); `<module>` at top level.
+        first_line: `co_firstlineno`.
+        line: line being executed.
+    """
+
+    file: str
+    function: str
+    first_line: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The accumulation point, located.
+
+    Attributes:
+        kind: what sort of variable holds it.
+        name: bare name: `total_loss`, `history`, `PARAGRAPH_CACHE`.
+        expression: as reached from the user's variable: `total_loss`, `trainer.history`.
+        container: type of the object held under the name: `list`, `dict`, `Tensor`, `deque`.
+        path: subscripts and attributes between the name and the survivor, indices masked:
+            `[...]`, `['loss'][...]`, `.values`.
+        file: file of the function, class or module that owns the name, when known.
+        function: qualified name of the owning function (`local`, `closure`, `default`, `hook`, `cache`).
+        first_line: `co_firstlineno` of that function.
+        owner: qualified name of the owning class (`attribute`, `class`, `buffer`, `ctx`, `cycle`).
+        module: name of the owning module.
+        numbers: integers visible from there by the name a user would type
+            (`capacity`, `self.capacity`, `N`): they give a bound its value.
+    """
+
+    kind: PlaceKind
+    name: str
+    expression: str
+    container: str = ""
+    path: str = ""
+    file: str | None = None
+    function: str | None = None
+    first_line: int | None = None
+    owner: str | None = None
+    module: str | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A statement that empties or bounds the holder, standing in the same loop as its growth.
+
+    Attributes:
+        line: where it stands.
+        code: the statement.
+        bound: entries (or steps) after which it takes effect, when the source says so; else None.
+    """
+
+    file: str
+    line: int
+    code: str
+    bound: int | None = None
+
+
+Verb = Literal[
+    "append",  # x.append(v), x.add(v), x.insert, x.put, x.setdefault(k, []).append(v)
+    "extend",  # x.extend(vs), x += [v], x.update(d)
+    "accumulate",  # x += v, x = x + v, x = a * x + b * v, x = torch.cat([x, v]), x.add_(v)
+    "carry",  # x comes back out of a call it went into: out, x = model(inp, x)
+    "item",  # x[k] = v
+    "attribute",  # o.x = v, self.x = v
+    "assign",  # x = v
+    "register",  # module.register_forward_hook(hook) and its like
+    "call",  # record(x, v): grows inside something without source
+    "define",  # def/lambda/decorator that makes the holder
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The statement that makes a holder grow.
+
+    Attributes:
+        value: source of what is put in (`loss`, `output`, `make_line`); None when there is none.
+        function: qualified name of the enclosing function; None at module level.
+        context: (line, text) of a few lines around, indentation kept.
+        release: the statement that bounds it, if one stands in the same loop.
+        pending: words for what the loop will still do that would free the graphs
+            (`loss.backward() at line 40`), when the source shows it; else None.
+    """
+
+    file: str
+    line: int
+    code: str
+    verb: Verb
+    value: str | None = None
+    function: str | None = None
+    context: tuple[tuple[int, str], ...] = ()
+    release: Release | None = None
+    pending: str | None = None

@@ -1,0 +1,164 @@
+"""Holders that are no plain variables: hooks, closures, caches, ctx attributes, cycles."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from memguard.explain.expressions import starts_over
+from memguard.explain.loops import Region
+from memguard.explain.places import Place
+from memguard.explain.program import Program
+from memguard.explain.syntax import Piece, Scope, bindings, dotted
+from memguard.explain.verbs import APPENDING, EXTENDING, Growth
+
+_REGISTERING = re.compile(r"register_\w*hook\w*")
+
+
+def hook_growth(program: Program, place: Place, regions: list[Region]) -> Growth | None:
+    """The registration when hooks are registered again and again; else what the hook stores."""
+    registered = list(_registrations(program, place))
+    repeated = [g for g in registered if any(region.route(g.steps) for region in regions)]
+    if repeated:
+        return repeated[0]
+    function = program.find(place.file, place.function, place.first_line)
+    stored = list(_stored_by(function)) if function is not None else []
+    return (stored or registered or [None])[0]
+
+
+def _registrations(program: Program, place: Place) -> Iterator[Growth]:
+    parts = [part for part in (place.function or place.name).split(".") if part.isidentifier()]
+    names = [place.name, *reversed(parts[:-1])] if place.name.isidentifier() else []
+    for source in program.sources:
+        for scope in source.scopes:
+            for piece in scope.pieces:
+                for call in piece.calls():
+                    func = call.func
+                    if isinstance(func, ast.Attribute) and _REGISTERING.fullmatch(func.attr):
+                        if _hands_over(call, names, place.first_line):
+                            yield Growth(piece, "register", call.args[0] if call.args else None)
+
+
+def _hands_over(call: ast.Call, names: list[str], first_line: int | None) -> bool:
+    """Whether a call's arguments have the function in them, or the lambda of that line."""
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        for node in ast.walk(argument):
+            if isinstance(node, ast.Lambda) and not names and node.lineno == first_line:
+                return True
+            if dotted(node).rpartition(".")[2] in names:
+                return True
+    return False
+
+
+def _stored_by(function: Scope) -> Iterator[Growth]:
+    """Statements of a hook that store one of its parameters outside."""
+    parameters = set(function.parameters())
+    for piece in function.pieces:
+        for call in piece.calls():
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            if name in APPENDING | EXTENDING and call.args and _uses(call.args[-1], parameters):
+                yield Growth(piece, "append" if name in APPENDING else "extend", call.args[-1])
+        for target, value, _ in bindings(piece.node):
+            if isinstance(target, (ast.Subscript, ast.Attribute)) and _uses(value, parameters):
+                yield Growth(piece, "item" if isinstance(target, ast.Subscript) else "attribute", value)
+
+
+def _uses(value: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(value))
+
+
+def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:
+    """The lambda or `def` that captures a variable of the scope."""
+    for piece in program.naming(scope.source, place.name):
+        lambdas = [node for node in piece.nodes() if isinstance(node, ast.Lambda)]
+        for node in lambdas:
+            if piece.scope is scope and _uses(node.body, {place.name}):
+                return Growth(piece, "define", node)
+    for child in scope.children.values():
+        if child.is_function and place.name not in child.bound():
+            inside = [p for p in program.naming(scope.source, place.name) if p.scope is child]
+            definition = next((p for p in scope.pieces if p.node is child.node), None)
+            if inside and definition is not None:
+                return Growth(definition, "define", None)
+    return None
+
+
+def cache_growth(program: Program, place: Place) -> tuple[Growth, ast.expr | None] | None:
+    """The definition of a cached function, and its decorator when it has one."""
+    function = program.find(place.file, place.function, place.first_line)
+    if function is None or not function.is_function or function.parent is None:
+        return None
+    piece = next((p for p in function.parent.pieces if p.node is function.node), None)
+    if piece is None or not isinstance(piece.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    marks = [m for m in piece.node.decorator_list if "cache" in _decorator_name(m).lower()]
+    return Growth(piece, "define", None), marks[0] if marks else None
+
+
+def cache_limit(decorator: ast.expr) -> ast.expr | int | None:
+    """Entries a cache decorator allows: an expression, a number, or None for no limit."""
+    if _decorator_name(decorator).rpartition(".")[2] != "lru_cache":
+        return None
+    if not isinstance(decorator, ast.Call):
+        return 128  # functools' own default
+    sizes = [keyword.value for keyword in decorator.keywords if keyword.arg == "maxsize"]
+    sizes = sizes or decorator.args[:1]
+    return sizes[0] if sizes else 128
+
+
+def _decorator_name(decorator: ast.expr) -> str:
+    return dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+
+
+def ctx_growth(program: Program, place: Place) -> Growth | None:
+    """`ctx.name = value` in the forward of a custom autograd Function."""
+    forward = program.find(place.file, place.function, place.first_line)
+    if forward is None or forward.name not in ("forward", "setup_context"):
+        owner = class_of(program, place)
+        names = ("forward", "setup_context")
+        methods = (owner.children.get(name) for name in names) if owner is not None else ()
+        forward = next((method for method in methods if method is not None), None)
+    if forward is None or not forward.is_function:
+        return None
+    returned = {
+        node.id
+        for piece in forward.pieces
+        if isinstance(piece.node, ast.Return)
+        for node in piece.nodes()
+        if isinstance(node, ast.Name)
+    }
+    found = [
+        (dotted(target) != f"ctx.{place.name}" and not _ends_with(target, place.name),
+         not _uses(value, returned), piece, value)
+        for piece in forward.pieces
+        for target, value, _ in bindings(piece.node)
+        if isinstance(target, ast.Attribute) and dotted(target.value) in forward.parameters()
+        and not starts_over(value)
+    ]
+    if not found:
+        return None
+    _, _, piece, value = min(found, key=lambda entry: (entry[0], entry[1], entry[2].line))
+    return Growth(piece, "attribute", value)
+
+
+def _ends_with(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == name
+
+
+def class_of(program: Program, place: Place) -> Scope | None:
+    """The class that a place names as its owner, wherever its file is."""
+    if place.owner is None:
+        return None
+    found = program.find(place.file, place.owner, None)
+    if found is not None:
+        return found
+    last = place.owner.rpartition(".")[2]
+    every = (scope for source in program.sources for scope in source.scopes)
+    return next((s for s in every if s.name == last and isinstance(s.node, ast.ClassDef)), None)
+
+
+def closes_cycle(growth: Growth) -> bool:
+    """Whether the stored value is or is given the object that stores it."""
+    receiver = growth.piece.scope.receiver()
+    return receiver is not None and growth.value is not None and _uses(growth.value, {receiver})

@@ -1,0 +1,466 @@
+"""The conductor: clock and sensors feed the judge, and what is confirmed is explained and told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+from memguard import _torch, reactions
+from memguard.clock import discovery
+from memguard.clock.beats import Clock
+from memguard.clock.sources import Sources
+from memguard.errors import LeakError, LeakWarning
+from memguard.figures import Figures, environment
+from memguard.investigation import Case, Investigator, Outcome, ignored
+from memguard.judge.chains import LOOKS, Look, keeps_reaching
+from memguard.judge.survivors import Opinion, Survey, Track, advance
+from memguard.records import Failure, Finding, Kind, Report, Verdict
+from memguard.sensors.audit import Audit, outermost
+from memguard.sensors.canaries import Canaries, attached_outputs
+from memguard.sensors.census import Census
+from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, oldest_step
+from memguard.sensors.governor import FREE_STEPS, Governor
+from memguard.settings import Settings
+
+_Result = TypeVar("_Result")
+
+# Steps of which it is remembered whether their births could be seen.
+OBSERVED = 256
+
+# Survivors by which a told case must have grown before it is looked at again.
+CHECK_AGAIN = 10
+
+# Steps between dated looks while watching is free.
+DATED_EVERY = 4
+
+
+class Guard:
+    """Watches a loop and says who keeps past steps alive; made by `memguard.watch`.
+
+    It holds the user's modules, optimizers and tensors weakly. A part of it that fails is switched
+    off and named in the report; the loop goes on.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._process = os.getpid()
+        self._busy = threading.Lock()
+        self._closed = False
+        self._paused = 0
+        self._failures: dict[str, Failure] = {}
+        self._findings: dict[str, Finding] = {}
+        self._to_tell: list[Finding] = []
+        self._on_close: Callable[[Guard], None] | None = None
+        self._clock = Clock()
+        self._governor = Governor(settings.overhead)
+        self._canaries = Canaries(settings.window)
+        self._census = Census(settings.window, self._may_look)
+        self._audit = Audit(self._canaries)
+        self._figures = Figures(settings)
+        self._sources = Sources(self)
+        self._investigator = Investigator(
+            self._canaries,
+            self._census,
+            self._figures,
+            self._clock.step_of,
+            self._own_tensors,
+            settings.window,
+        )
+        self._tracks = {"graph": Track(settings.window), "tensor": Track(settings.window)}
+        # Steps whose births the sensors could see, newest last.
+        self._observed: dict[str, deque[int]] = {
+            kind: deque(maxlen=OBSERVED) for kind in self._tracks
+        }
+        self._opinions: dict[str, Opinion] = {}
+        self._hold_until: dict[str, int] = {}
+        self._graph_told = False
+        self._audits = 0
+        self._explaining = 0.0
+        self._looks: list[Look] = []
+        self._look_cost = MAX_NODES * SECONDS_PER_NODE
+
+    # --- public ---
+
+    def step(self) -> None:
+        """Say that one turn of the loop has ended; from now on only this call does.
+
+        Raises:
+            LeakError: this turn confirmed a leak and the action is `raise`.
+        """
+        with self._event() as mine:
+            ended = mine and not self._paused and self._clock.manual()
+            if ended:
+                self._end_step()
+        if ended:
+            self._react()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Inside, nothing is judged: neither steps nor what is born here."""
+        with self._event() as mine:
+            if mine:
+                self._part("census", self._census.look, self._clock.step)
+        self._paused += 1
+        try:
+            yield
+        finally:
+            with self._event() as mine:
+                if mine:
+                    self._part("census", self._census.look, self._clock.step, False)
+            self._paused -= 1
+
+    def report(self) -> Report:
+        """What is known now, as one frozen record (about a millisecond)."""
+        memory = self._part("memory figures", self._figures.memory) or {}
+        findings = sorted(self._findings.values(), key=_gravity)
+        elapsed = self._governor.elapsed
+        return Report(
+            verdict=self._verdict(),
+            step=self._clock.step,
+            findings=tuple(findings),
+            clock={
+                "beat": self._clock.beat,
+                "seconds_per_step": elapsed / max(1, self._clock.step),
+                "optimizer_steps": self._clock.optimizer_steps,
+                "forwards": self._clock.forwards,
+                "backwards": self._clock.backwards,
+            },
+            overhead={
+                "share": self._governor.taken,
+                "seconds": self._governor.spent,
+                "audits": self._audits,
+            },
+            environment=environment(),
+            memory=memory,
+            failures=tuple(self._failures.values()),
+        )
+
+    def close(self) -> None:
+        """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
+
+        Writes the report file when one was asked for.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._on_close is not None:
+            self._on_close(self)
+        if self._process == os.getpid():
+            self._write_report()
+        for part in (self._audit.end, self._sources.remove, self._census.remove):
+            self._part("close", part)
+        self._canaries.clear()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- starting ---
+
+    def start(
+        self,
+        modules: list[Any],
+        optimizers: list[Any],
+        process: bool = False,
+        on_close: Callable[[Guard], None] | None = None,
+    ) -> None:
+        """Put the hooks in; called once, by `watch` or `guard_process`."""
+        self._on_close = on_close
+        for problem in self.settings.problems:
+            print(f"memguard: {problem}", file=sys.stderr)
+        self._part("census", self._census.install)
+        self._clock.note_sequence(_torch.sequence_number())
+        self.adopt(modules, optimizers)
+        if process:
+            self._sources.watch_process()
+
+    def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
+        """Watch these as well."""
+        self._sources.watch(modules, optimizers)
+        if self._sources.optimizer_known:
+            self._clock.knows_optimizer()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    # --- events, in the user's threads ---
+
+    def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
+        """A root module was called: its output carries the step's canary."""
+        ended = False
+        with self._event() as mine:
+            if not mine or self._paused:
+                return
+            self._audit.called.add(id(module))
+            if self._may_touch() and self._governor.allows():
+                self._part("canaries", self._place_canary, output)
+            if gives_beat:
+                if self._sources.optimizer_known:
+                    self._clock.knows_optimizer()
+                ended = self._clock.forward(id(module), bool(module.training))
+                if ended:
+                    self._end_step()
+        if ended:
+            self._react()
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        """An optimizer stepped."""
+        ended = False
+        with self._event() as mine:
+            ended = mine and not self._paused and self._clock.optimizer(id(optimizer))
+            if ended:
+                self._end_step()
+        if ended:
+            self._react()
+
+    def on_backward(self, roots: Any) -> None:
+        """A backward pass ended (only under `memguard run`)."""
+        ended = False
+        with self._event() as mine:
+            if not mine or self._paused:
+                return
+            if self._may_touch() and self._governor.allows():
+                self._part("canaries", self._place_canary, roots)
+            ended = self._clock.backward()
+            if ended:
+                self._end_step()
+        if ended:
+            self._react()
+
+    def on_all_gone(self) -> None:
+        """What was watched has been collected: there is nothing left to watch."""
+        self.close()
+
+    @contextlib.contextmanager
+    def _event(self) -> Iterator[bool]:
+        """Whether this event is ours to handle: one at a time, in this process, while open."""
+        if self._closed or self._process != os.getpid() or not self._busy.acquire(blocking=False):
+            yield False
+            return
+        begun = time.perf_counter()
+        try:
+            yield True
+        finally:
+            explaining, self._explaining = self._explaining, 0.0
+            self._governor.charge(time.perf_counter() - begun, explaining)
+            self._busy.release()
+
+    def _part(self, name: str, work: Callable[..., _Result], *args: Any) -> _Result | None:
+        """Do a part's work; a part that fails is switched off and named in the report."""
+        if name in self._failures:
+            return None
+        try:
+            return work(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:300]
+            self._failures[name] = Failure(name, text, self._clock.step)
+            return None
+
+    # --- the step ---
+
+    def _may_touch(self) -> bool:
+        return not self._graph_told and not self._canaries.full
+
+    def _may_look(self) -> bool:
+        """Whether the collector's callback may scan; asked from any thread."""
+        return (
+            not self._closed
+            and not self._paused
+            and self._process == os.getpid()
+            and self._governor.allows(self._census.expected_cost())
+        )
+
+    def _place_canary(self, output: Any) -> None:
+        self._observe("graph", self._clock.step)
+        with _torch.without_overrides():
+            self._canaries.place(self._clock.step, attached_outputs(output))
+
+    def _end_step(self) -> None:
+        """Everything that happens when a step has ended, cheapest first."""
+        now = self._clock.step
+        self._clock.note_sequence(_torch.sequence_number())
+        if self._governor.allows(self._census.expected_cost()):
+            self._part("census", self._look, now)
+        self._census.begin(now)
+        self._part("graph judge", self._judge, "graph", now)
+        self._part("tensor judge", self._judge, "tensor", now)
+        self._part("audit", self._continue_audits, now)
+        self._governor.end_step()
+
+    def _observe(self, kind: str, step: int) -> None:
+        observed = self._observed[kind]
+        if not observed or observed[-1] != step:
+            observed.append(step)
+
+    def _look(self, now: int) -> None:
+        self._observe("tensor", now - 1)
+        self._census.look(now - 1)
+        fresh = self._census.take_fresh()
+        if fresh and self._may_touch():
+            with _torch.without_overrides():
+                if self._may_date(now):
+                    self._date(fresh, now)
+                self._canaries.place(now - 1, fresh)
+                self._observe("graph", now - 1)
+
+    def _may_date(self, now: int) -> bool:
+        if now < FREE_STEPS:
+            return now % DATED_EVERY == 0
+        return self._governor.allows(self._look_cost)
+
+    def _date(self, tensors: list[Any], now: int) -> None:
+        """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
+        window = self.settings.window
+        oldest, nodes = oldest_step(tensors, self._clock.step_of, now - MAX_REACH)
+        self._look_cost = nodes * SECONDS_PER_NODE
+        self._looks = [*self._looks[-LOOKS:], Look(now, oldest)]
+        if oldest is None or not keeps_reaching(self._looks, window, self.settings.patience):
+            return
+        births = tuple(range(oldest, now - window))
+        if len(births) >= self._hold_until.get("graph", 0):
+            reason = f"live tensors reach back to step {oldest}, as they did {LOOKS} looks ago"
+            self._investigate("graph", now, Opinion("confirmed", reason, births))
+
+    def _continue_audits(self, now: int) -> None:
+        """Audit the first steps, a step under suspicion, and others when the budget allows."""
+        if self._audit.running:
+            if now == 3:
+                self._learn_roots()
+            if now < FREE_STEPS and self._may_touch():
+                self._audit.next_step(now)
+            else:
+                self._audit.end()
+            return
+        # A compiled model compiles in its first call, and a hook that goes makes it compile again.
+        if 2 <= now < FREE_STEPS and self._may_touch() and self._clock.forwards:
+            self._audits += 1
+            self._audit.begin(self._sources.roots(), now)
+
+    def _learn_roots(self) -> None:
+        """A root that is never called itself is replaced by what the loop calls."""
+        called = self._audit.called
+        silent = [m for m in self._sources.roots() if id(m) not in called]
+        found = [reference() for reference in outermost(called, silent)]
+        self._sources.replace_roots([module for module in found if module is not None])
+
+    def _judge(self, kind: Literal["graph", "tensor"], now: int) -> None:
+        if kind == "graph":
+            births, deaths = self._canaries.survey(now)
+            if self._graph_told:
+                # What was told stands; when it is all gone, watching begins again.
+                self._graph_told = bool(births)
+                return
+        else:
+            births, deaths = self._census.plain.survey(now)
+        survey = Survey(now, births, deaths, self._observed[kind])
+        track, opinion = advance(self._tracks[kind], survey, self.settings.patience)
+        self._tracks[kind], self._opinions[kind] = track, opinion
+        if opinion.state == "clean":
+            self._hold_until.pop(kind, None)
+        elif opinion.state == "confirmed" and len(opinion.births) >= self._hold_until.get(kind, 0):
+            self._investigate(kind, now, opinion)
+
+    def _investigate(self, kind: Kind, now: int, opinion: Opinion) -> None:
+        if kind == "graph" and self._is_premature():
+            return
+        begun = time.perf_counter()
+        case = Case(kind, now, opinion.births, opinion.reason, self._is_evaluation())
+        outcome = self._part(f"{kind} explanation", self._investigator.investigate, case)
+        if outcome is None:
+            # It could not be explained: say what is known rather than nothing.
+            outcome = self._investigator.unexplained(case)
+        if os.environ.get("DBG"): print("DBG", kind, now, opinion, outcome.ruling, outcome.finding and outcome.finding.growth)
+        self._settle(kind, opinion, outcome)
+        self._explaining += time.perf_counter() - begun
+
+    def _is_premature(self) -> bool:
+        """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
+        if self._clock.beat != "forward" or self._sources.optimizer_known:
+            return False
+        self._part("discovery", self._sources.discover)
+        if self._sources.optimizer_known:
+            self._clock.knows_optimizer()
+        return self._sources.optimizer_known and any(m.training for m in self._sources.roots())
+
+    def _is_evaluation(self) -> bool:
+        if self._clock.beat != "forward":
+            return False
+        roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
+        return self._clock.backwards == 0 or not any(module.training for module in roots)
+
+    def _settle(self, kind: Kind, opinion: Opinion, outcome: Outcome) -> None:
+        count = len(opinion.births)
+        finding = outcome.finding
+        self._hold_until[kind] = outcome.ruling.until or count + max(CHECK_AGAIN, count // 4)
+        if finding is None or ignored(finding, self.settings.ignore):
+            return
+        known = self._findings.get(finding.fingerprint)
+        self._findings[finding.fingerprint] = finding
+        if kind == "graph" and finding.severity == "leak":
+            # No more canaries on a chain that leaks: see canaries.MAX_TOUCHED.
+            self._graph_told = True
+            self._audit.end()
+        if known is None or (known.severity != "leak" and finding.severity == "leak"):
+            self._to_tell.append(finding)
+
+    # --- telling ---
+
+    def _react(self) -> None:
+        """Tell new findings; the only place from which an exception may reach the user's loop."""
+        if not self._to_tell:
+            return
+        told, self._to_tell = self._to_tell, []
+        report = self.report()
+        self._write_report(report)
+        worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
+        news = replace(report, findings=tuple(sorted(told, key=_gravity)), verdict=worst)
+        try:
+            reactions.react(self.settings.action, news)
+        except LeakError as error:
+            raise LeakError(str(error), report) from None
+        except LeakWarning:
+            # Filters turn warnings into errors; only a leak may end the job.
+            if worst == "leak":
+                raise
+        except Exception as error:
+            self._failures["reaction"] = Failure("reaction", repr(error)[:300], self._clock.step)
+
+    def _write_report(self, report: Report | None = None) -> None:
+        if self.settings.report is None:
+            return
+        rank = self._part("rank", _torch.rank) or 0
+        reactions.write(report or self.report(), self.settings.report, rank)
+
+    def _verdict(self) -> Verdict:
+        if any(finding.severity == "leak" for finding in self._findings.values()):
+            return "leak"
+        suspects = [o for k, o in self._opinions.items() if o.state != "clean" and k == "graph"]
+        return "suspect" if suspects or self._findings else "clean"
+
+    def _own_tensors(self) -> list[Any]:
+        """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""
+        found: list[Any] = []
+        for module in self._sources.roots():
+            found += [*module.parameters(), *module.buffers()]
+        for optimizer in self._sources.optimizers():
+            for group in getattr(optimizer, "param_groups", ()):
+                found += group["params"]
+            for state in list(getattr(optimizer, "state", {}).values()):
+                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
+        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
+        return found
+
+
+def _gravity(finding: Finding) -> tuple[int, str]:
+    return ("leak", "warning", "info").index(finding.severity), finding.fingerprint

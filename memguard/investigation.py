@@ -1,0 +1,354 @@
+"""After a suspicion is confirmed: explain it, weigh it, rule on it and word the finding.
+
+Nothing here runs in a healthy loop.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gc
+import hashlib
+import linecache
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memguard import _torch
+from memguard.explain.explain import Explanation, Located, Question, explain
+from memguard.explain.graph import attached_tensors, live_tensors
+from memguard.figures import Figures
+from memguard.judge import growth as growing
+from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
+from memguard.records import CodeLine, Finding, Holder, Kind, Severity
+from memguard.sensors.canaries import Canaries
+from memguard.sensors.census import Census
+from memguard.units import plural
+
+# Survivors whose bytes are added up; more are extrapolated from these.
+MEASURED_BIRTHS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is investigated.
+
+    Attributes:
+        kind: `graph` or `tensor`.
+        now: steps ended.
+        births: steps under suspicion.
+        reason: the judge's words.
+        evaluation: whether the loop runs the model without going backward.
+    """
+
+    kind: Kind
+    now: int
+    births: Sequence[int]
+    reason: str
+    evaluation: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: a finding to tell, or survivors to wait for."""
+
+    finding: Finding | None
+    ruling: Ruling
+
+
+class Investigator:
+    """Turns confirmed suspicions into findings.
+
+    Attributes:
+        collected: whether a collection was made to tell cycles from what C++ holds; there is at
+            most one in a guard's life.
+        freed: whether that collection freed the survivors.
+    """
+
+    def __init__(
+        self,
+        canaries: Canaries,
+        census: Census,
+        figures: Figures,
+        step_of: Callable[[int], int],
+        own_tensors: Callable[[], list[Any]],
+        window: int,
+    ) -> None:
+        self._canaries = canaries
+        self._census = census
+        self._figures = figures
+        self._step_of = step_of
+        self._own_tensors = own_tensors
+        self._window = window
+        self.collected = False
+        self.freed = False
+        self._freed_size = 0
+
+    def investigate(self, case: Case) -> Outcome:
+        """Explain the survivors of `case` and rule on them."""
+        survivors, device, each = self._measure(case)
+        if case.kind == "tensor" and not worth_a_warning(
+            each * len(case.births), self._figures.max_growth(device), self._figures.limit(device)
+        ):
+            survivors.clear()
+            count = len(case.births)
+            return Outcome(None, Ruling("hold", "too small to matter", count + count // 4 + 1))
+        explanation = explain(
+            Question(
+                case.kind,
+                case.now,
+                case.births,
+                self._step_of,
+                self._window,
+                case.evaluation,
+                self._own_storages(),
+                survivors,
+            )
+        )
+        size = explanation.weight.saved_bytes if case.kind == "graph" else each
+        if case.kind == "graph":
+            device = self._device_of_graphs()
+        if explanation.rooted or not explanation.complete:
+            return self._conclude(case, explanation, size, device)
+        return self._without_root(case, explanation, size, device)
+
+    def _without_root(
+        self, case: Case, explanation: Explanation, size: int, device: str
+    ) -> Outcome:
+        """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
+        if not self.collected:
+            self.collected = True
+            before = _storage_bytes()
+            alive = len(self._births(case.kind))
+            collected_at = self._census.collected_at
+            gc.collect()
+            self._census.collected_at = collected_at
+            self.freed = len(self._births(case.kind)) <= alive // 2
+            if self.freed:
+                freed = max(0, before - _storage_bytes())
+                self._freed_size = freed // max(1, len(case.births))
+        located = (explanation.cycle,) if explanation.cycle is not None else ()
+        explanation = replace(explanation, located=explanation.located or located)
+        if self.freed:
+            return self._conclude(
+                replace(case, kind="cycle"), explanation, self._freed_size, device
+            )
+        return self._conclude(case, explanation, size, device)
+
+    def unexplained(self, case: Case) -> Outcome:
+        """The outcome when explaining failed: what was counted is still told."""
+        return self._conclude(case, Explanation(), 0, "cpu")
+
+    def _births(self, kind: str) -> list[int]:
+        cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
+        return cohorts.births()
+
+    def _conclude(
+        self, case: Case, explanation: Explanation, size: int, device: str
+    ) -> Outcome:
+        first = explanation.located[0] if explanation.located else None
+        release = first.statement.release if first and first.statement else None
+        pending = first.statement.pending if first and first.statement else None
+        count = len(case.births)
+        nodes = explanation.weight.nodes if case.kind != "tensor" else 0
+        grown = growing.growth(case.births, case.now, self._window, nodes, size)
+        per_step = grown.per_step.bytes + grown.per_step.nodes * growing.NODE_BYTES
+        forecast = growing.forecast(
+            self._figures.limit(device),
+            self._figures.used(device),
+            per_step,
+            growing.spread(case.births),
+        )
+        ruling = rule(
+            Evidence(
+                case.kind,
+                count,
+                self._window,
+                first.limit if first else None,
+                release.bound if release else None,
+                release is not None,
+                pending is not None,
+                grown.total.bytes,
+                size,
+                self._figures.max_growth(device),
+                forecast.steps if forecast else None,
+                case.kind == "cycle" and self._collector_idle(case, explanation),
+            )
+        )
+        if ruling.action == "hold":
+            return Outcome(None, ruling)
+        severity: Severity = "leak" if ruling.action == "leak" else "warning"
+        holders = tuple(_holder(located, count, count * size, ruling) for located in explanation.located)
+        finding = Finding(
+            case.kind,
+            severity,
+            _summary(case, self._window, ruling.bound),
+            _fingerprint(case.kind, explanation.located),
+            case.births[0],
+            case.now,
+            grown,
+            forecast if ruling.bound is None else None,
+            self._modules(case),
+            holders,
+            _advice(case.kind, explanation),
+            f"{case.reason}; {ruling.reason}",
+            count * size if case.kind == "graph" else 0,
+            (case.births[0], case.births[-1]),
+        )
+        return Outcome(finding, ruling)
+
+    def _measure(self, case: Case) -> tuple[dict[int, list[Any]], str, int]:
+        """(surviving tensors by birth, their device, bytes one birth keeps)."""
+        if case.kind != "tensor":
+            return {}, "cpu", 0
+        own = self._own_storages()
+        survivors: dict[int, list[Any]] = {}
+        storages: dict[int, tuple[int, str]] = {}
+        with _torch.without_overrides():
+            for birth in list(case.births)[-MEASURED_BIRTHS:]:
+                living = self._census.plain.living(birth)
+                sizes = {id(t): _torch.storage_of(t) for t in living}
+                # The largest first: they are what the search should explain.
+                living.sort(key=lambda tensor: -sizes[id(tensor)][1])
+                for tensor in living:
+                    key, size = sizes[id(tensor)]
+                    if key not in own:
+                        storages[key] = size, _torch.device_name(tensor)
+                survivors[birth] = [t for t in living if sizes[id(t)][0] not in own]
+        survivors = {birth: living for birth, living in survivors.items() if living}
+        by_device: dict[str, int] = {}
+        for size, name in storages.values():
+            by_device[name] = by_device.get(name, 0) + size
+        device = max(by_device, key=lambda name: (by_device[name], name), default="cpu")
+        measured = min(len(case.births), MEASURED_BIRTHS)
+        return survivors, device, by_device.get(device, 0) // max(1, measured)
+
+    def _own_storages(self) -> frozenset[int]:
+        """Storages of parameters, buffers and gradients: shared by many, retained by no leak."""
+        with _torch.without_overrides():
+            return frozenset(_torch.storage_of(tensor)[0] for tensor in self._own_tensors())
+
+    def _device_of_graphs(self) -> str:
+        """The device most attached tensors live on."""
+        with _torch.without_overrides():
+            names = [_torch.device_name(tensor) for tensor in attached_tensors()]
+        return max(set(names), key=lambda name: (names.count(name), name), default="cpu")
+
+    def _collector_idle(self, case: Case, explanation: Explanation) -> bool:
+        """Whether automatic collection is off and no code of the user's collects by itself."""
+        if gc.isenabled() or self._census.collected_at > case.births[0]:
+            return False
+        files = {spot.file for spot in explanation.stack}
+        files |= {one.place.file for one in explanation.located if one.place.file is not None}
+        return not any("gc.collect(" in line for file in files for line in linecache.getlines(file))
+
+    def _modules(self, case: Case) -> tuple[str, ...]:
+        """Paths of the modules called last among those whose outputs survive."""
+        if case.kind != "graph":
+            return ()
+        names: dict[str, None] = {}
+        for birth in case.births:
+            label = self._canaries.deepest(birth)
+            if label is not None:
+                names[label.partition(":")[2]] = None
+        return tuple(names)[:3]
+
+
+def _storage_bytes() -> int:
+    with _torch.without_overrides():
+        return sum(dict(_torch.storage_of(tensor) for tensor in live_tensors()).values())
+
+
+def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Holder:
+    place, statement, advice = located.place, located.statement, located.advice
+    context = () if statement is None else statement.context
+    return Holder(
+        name=_name(located),
+        where=_where(located),
+        file=statement.file if statement is not None else place.file,
+        line=statement.line if statement is not None else None,
+        code=statement.code if statement is not None else None,
+        type=located.type,
+        survivors=survivors,
+        bytes=size,
+        chain=located.chain,
+        function=statement.function if statement is not None else place.function,
+        context=tuple(CodeLine(line, text) for line, text in context),
+        why=advice.why,
+        fix=advice.fix,
+        alternative=advice.alternative,
+        bound=ruling.bound,
+    )
+
+
+def _name(located: Located) -> str:
+    place = located.place
+    if place.kind in ("ctx", "cycle", "hook"):
+        return place.expression if place.kind != "hook" else place.name
+    return place.expression or place.name
+
+
+def _where(located: Located) -> str:
+    place = located.place
+    function = place.function or "<module>"
+    module = "this script" if place.module in (None, "__main__") else place.module
+    words = {
+        "local": f"local of {function}",
+        "global": f"global of {module}",
+        "attribute": f"attribute of {place.owner}",
+        "buffer": f"buffer of {place.owner}",
+        "class": f"class attribute of {place.owner}",
+        "closure": f"variable captured by {function}",
+        "default": f"default argument of {function}",
+        "hook": f"hook {function}, registered on {place.owner} again and again",
+        "cache": f"cache of {function}",
+        "ctx": f"ctx of {place.owner}",
+        "cycle": f"reference cycle through {place.owner}",
+    }
+    return words[place.kind]
+
+
+def _summary(case: Case, window: int, bound: int | None) -> str:
+    count = len(case.births)
+    pace = growing.rate_in_words(case.births, case.now, window)
+    if case.kind == "graph":
+        owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
+        summary = f"{owner} autograd graphs are still alive"
+    elif case.kind == "cycle":
+        summary = f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
+    else:
+        summary = f"tensors of {plural(count, 'past step')} are still alive"
+    return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
+
+
+def _advice(kind: str, explanation: Explanation) -> str:
+    if explanation.located:
+        return explanation.located[0].advice.advice
+    if kind == "graph":
+        return (
+            "nothing in Python refers to these graphs: look for a tensor, node or ctx hook that "
+            "uses the tensor it hangs on, or outputs kept as attributes of ctx "
+            "(use ctx.save_for_backward), and detach() what is kept"
+        )
+    if kind == "cycle":
+        return "break the cycle (weakref.ref for one direction) or call gc.collect() now and then"
+    return "keep only what is used: detach().cpu(), deque(maxlen=...), or clear it each epoch"
+
+
+def _fingerprint(kind: str, located: Sequence[Located]) -> str:
+    """Six hex digits that are the same for the same bug: no address, line or index goes in."""
+    parts: list[str] = [kind]
+    for one in located:
+        place = one.place
+        file = os.path.basename(place.file or "")
+        code = one.statement.code if one.statement is not None else ""
+        parts += [place.kind, place.name, place.owner or place.function or "", file, code]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:6]
+
+
+def ignored(finding: Finding, patterns: Sequence[str]) -> bool:
+    """Whether a pattern matches the finding's fingerprint, kind, a holder's name or file, or a module."""
+    words = [finding.fingerprint, finding.kind, *finding.modules]
+    for holder in finding.holders:
+        words += [holder.name, holder.where, holder.file or "", os.path.basename(holder.file or "")]
+    return any(fnmatch.fnmatchcase(word, pattern) for word in words for pattern in patterns)

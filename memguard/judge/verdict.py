@@ -1,0 +1,127 @@
+"""From what was counted, weighed and explained to a ruling with a reason; pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# A statement in the same loop empties the holder, but the source does not say when: survivors of
+# this many steps are believed to be released before they are believed to leak.
+UNKNOWN_BOUND = 64
+
+# The loop will still go backward through what it holds (rollouts, long windows).
+PENDING_BOUND = 256
+
+# A bound read from the source may be one off, or counted in other units than steps.
+BOUND_SLACK = 1.25
+
+# Growth that ends the job within this many steps is a leak whatever its size.
+NEAR = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known when a ruling is due.
+
+    Attributes:
+        kind: `graph`, `tensor` or `cycle`.
+        survivors: steps that have survivors.
+        window: steps a graph may outlive its own.
+        limit: entries the holder's container can have at most.
+        bound: entries or steps after which the source empties it.
+        releases: whether a statement in the loop empties it at all.
+        pending: whether the loop will still go backward through it.
+        retained: bytes kept so far.
+        per_survivor: bytes each step's survivors keep.
+        max_growth: retained bytes that make a warning a leak.
+        steps_left: forecast; None when there is none.
+        collector_idle: automatic collection is off and nothing else collects.
+    """
+
+    kind: str
+    survivors: int
+    window: int = 2
+    limit: int | None = None
+    bound: int | None = None
+    releases: bool = False
+    pending: bool = False
+    retained: int = 0
+    per_survivor: int = 0
+    max_growth: int = 1 << 62
+    steps_left: int | None = None
+    collector_idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What follows from the evidence.
+
+    Attributes:
+        action: `leak` and `warning` are reported; `hold` waits for more survivors.
+        reason: why, in words.
+        until: survivors at which a held or bounded case is looked at again.
+        bound: the bound that was believed.
+    """
+
+    action: Literal["leak", "warning", "hold"]
+    reason: str
+    until: int | None = None
+    bound: int | None = None
+
+
+def rule(evidence: Evidence) -> Ruling:
+    """Whether confirmed growth is a leak, a warning, or not to be spoken of yet."""
+    if evidence.kind == "cycle":
+        return _rule_cycle(evidence)
+    bounded = _rule_bounded(evidence)
+    if bounded is not None:
+        return bounded
+    if evidence.kind == "graph":
+        return Ruling("leak", f"graphs of {evidence.survivors} steps survive and nothing bounds them")
+    return _rule_by_size(evidence, "tensors")
+
+
+def _rule_bounded(evidence: Evidence) -> Ruling | None:
+    """The ruling for a holder that something bounds; None when nothing does, or it did not hold."""
+    bound = evidence.limit if evidence.limit is not None else evidence.bound
+    if bound is not None:
+        ceiling = int(bound * BOUND_SLACK) + evidence.window + 2
+        if evidence.survivors > ceiling:
+            return None
+        if bound * evidence.per_survivor >= evidence.max_growth:
+            return None
+        reason = f"the holder keeps at most {bound}"
+        # Replay buffers and memory banks are healthy up to their bound; graphs in one rarely are.
+        action: Literal["warning", "hold"] = "warning" if evidence.kind == "graph" else "hold"
+        if evidence.pending:
+            action = "hold"
+        return Ruling(action, reason, ceiling + 1, bound)
+    if evidence.pending and evidence.survivors < PENDING_BOUND:
+        return Ruling("hold", "the loop still goes backward through them", PENDING_BOUND)
+    if evidence.releases and evidence.survivors < UNKNOWN_BOUND:
+        return Ruling("hold", "a statement of the loop empties the holder", UNKNOWN_BOUND)
+    return None
+
+
+def _rule_cycle(evidence: Evidence) -> Ruling:
+    if evidence.collector_idle:
+        return Ruling("leak", "automatic collection is off and nothing collects these cycles")
+    return _rule_by_size(evidence, "reference cycles")
+
+
+def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
+    if evidence.retained >= evidence.max_growth:
+        return Ruling("leak", f"{what} retained more than max_growth")
+    if evidence.steps_left is not None and evidence.steps_left <= NEAR:
+        return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
+    # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
+    return Ruling("warning", f"{what} keep growing", evidence.survivors + evidence.survivors // 4 + 2)
+
+
+def worth_a_warning(retained: int, max_growth: int, limit: int) -> bool:
+    """Whether growing tensors are worth speaking of before they are a leak.
+
+    A quarter of `max_growth`, or one percent of the limit where that is less: fifty scalars kept
+    for a plot are not.
+    """
+    return retained >= min(max_growth // 4, max(limit // 100, 16 << 20))

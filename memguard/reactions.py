@@ -1,0 +1,158 @@
+"""What happens with a report: raise, warn, log, write a file or call back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Literal, NoReturn
+
+from memguard.errors import LeakError, LeakWarning, MemguardWarning, SettingsError
+from memguard.records import Report
+from memguard.report import data, text
+from memguard.report.clean import clean
+
+Action = Literal["raise", "warn", "log", "off"] | Callable[[Report], object]
+
+_NAMES = ("raise", "warn", "log", "off")
+# Frames of these packages stand between the user's line and here.
+_NOT_THE_USER = ("memguard", "torch")
+
+
+def react(action: Action, report: Report) -> None:
+    """Do with a report what the action says.
+
+    Only a confirmed leak is raised: with `raise`, anything less is warned about. A report
+    without findings causes nothing.
+
+    Args:
+        action: `raise`, `warn`, `log`, `off`, or a function to call with the report; what that
+            function raises is passed on.
+        report: what was found.
+
+    Raises:
+        LeakError: the action is `raise` and the verdict is `leak`.
+        SettingsError: there is no such action.
+    """
+    if callable(action):
+        action(report)
+        return
+    if action not in _NAMES:
+        raise SettingsError(
+            f"action is {clean(repr(action))}, accepted: {', '.join(_NAMES)} or a function"
+        )
+    if action == "off" or not report.findings:
+        return
+    if action == "log":
+        log(report)
+    elif action == "raise" and report.verdict == "leak":
+        raise_leak(report)
+    else:
+        warn(report)
+
+
+def raise_leak(report: Report) -> NoReturn:
+    """Raise the report as a `LeakError` that names variable, line and fix.
+
+    Raises:
+        LeakError: always.
+    """
+    raise LeakError(text.render(report, short=True), report)
+
+
+def warn(report: Report) -> None:
+    """Warn of the report at the line that makes memory grow, else at the line now running.
+
+    Raises:
+        LeakWarning: warning filters turn it into an exception.
+    """
+    message = LeakWarning(text.render(report, short=True))
+    file, line = _statement(report) or _users_line()
+    try:
+        # A registry of its own: the same line may leak again in a later run of the loop.
+        warnings.warn_explicit(
+            message, LeakWarning, file, line, module=_module_of(file), registry={}
+        )
+    except LeakWarning:
+        raise
+    except Exception:
+        # A stream that is closed or a hook that fails must not end the job.
+        return
+
+
+def log(report: Report) -> None:
+    """Log the report to the logger `memguard`: a leak as an error, anything less as a warning.
+
+    The record carries the whole report, as plain data, in its attribute `memguard`.
+    """
+    level = logging.ERROR if report.verdict == "leak" else logging.WARNING
+    if not report.findings:
+        level = logging.INFO
+    message = text.render(report, short=True)
+    with suppress(Exception):  # a handler that fails must not end the job
+        logging.getLogger("memguard").log(
+            level, "%s", message, extra={"memguard": report.to_dict()}
+        )
+
+
+def write(
+    report: Report, template: str | os.PathLike[str], rank: int = 0, pid: int | None = None
+) -> str | None:
+    """Write the report to a file; what goes wrong is a `MemguardWarning`, never an exception.
+
+    Args:
+        report: the report to keep.
+        template: path, with `{rank}`, `{pid}` and `{step}` filled in; its ending chooses the form.
+        rank: rank of this process in the job.
+        pid: process id; this process's when left out.
+
+    Returns:
+        The path written, or None when it could not be.
+    """
+    try:
+        path = data.expand(template, rank=rank, pid=pid, step=report.step)
+        data.save(report, path)
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        named = clean(os.fspath(template), keep_end=True)
+        _mention(f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})")
+        return None
+    return path
+
+
+def _mention(message: str) -> None:
+    file, line = _users_line()
+    with suppress(Exception):  # nor must the telling of it, whatever filters say
+        warnings.warn_explicit(
+            MemguardWarning(message), MemguardWarning, file, line, module=_module_of(file)
+        )
+
+
+def _statement(report: Report) -> tuple[str, int] | None:
+    for finding in report.findings:
+        for holder in finding.holders:
+            if holder.file is not None and holder.line is not None:
+                return holder.file, holder.line
+    return None
+
+
+def _users_line() -> tuple[str, int]:
+    """File and line of the innermost frame that is the user's."""
+    # The stacklevel of warnings cannot skip frames by package before Python 3.12.
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _NOT_THE_USER:
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _module_of(file: str) -> str:
+    """Name of the module a file is, as warning filters know it."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return "__main__" if main == file else PurePath(file).stem or "<unknown>"

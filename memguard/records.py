@@ -1,0 +1,236 @@
+"""The words of a report as frozen records; plain data in, plain data out, no torch.
+
+Everything between sensing and telling passes through these records. They hold text and
+numbers only, never an object of the user's program, so keeping a report keeps nothing alive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from memguard.errors import ReportError
+
+SCHEMA = "memguard.report/1"
+
+Verdict = Literal["leak", "suspect", "clean"]
+Severity = Literal["leak", "warning", "info"]
+Kind = Literal["graph", "tensor", "cycle", "host", "worker", "reserved", "stale", "grad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is retained, or retained a step.
+
+    Attributes:
+        graphs: past steps' graphs (for `tensor` and `cycle`: tensors).
+        nodes: autograd nodes.
+        bytes: bytes of tensor storage, each storage counted once.
+    """
+
+    graphs: float = 0.0
+    nodes: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a finding adds each step, and what has gathered so far."""
+
+    per_step: Amount = Amount()
+    total: Amount = Amount()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Steps until `limit` bytes at the present growth, with a range."""
+
+    steps: int
+    low: int
+    high: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """One line of the user's source."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The object a user can name that keeps survivors, and the statement that makes it grow.
+
+    Attributes:
+        name: what the user typed: `total_loss`, `self.history`, `cache`.
+        where: in words: `local of train_epoch`, `global of train`, `attribute of Trainer`.
+        file: file of the statement, as Python knows it; None when there is no source.
+        line: first line of the statement; None when it was not found.
+        code: the statement as written, without indentation.
+        type: type of the holder: `list`, `Tensor`, `deque`.
+        survivors: graphs or tensors it keeps.
+        bytes: bytes those keep.
+        chain: references from a root to the survivors, one a line, root first.
+        created: user's stack frames in which the survivor was made, innermost first.
+        function: function the statement stands in; None at module level.
+        context: source lines around the statement, the statement's own among them.
+        why: one sentence: why this keeps memory.
+        fix: the user's own line, rewritten; None when no line can be given.
+        alternative: a second way, in words; None when there is none.
+        bound: most entries this holder ever keeps; None when nothing bounds it.
+    """
+
+    name: str
+    where: str
+    file: str | None = None
+    line: int | None = None
+    code: str | None = None
+    type: str = ""
+    survivors: int = 0
+    bytes: int = 0
+    chain: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
+    function: str | None = None
+    context: tuple[CodeLine, ...] = ()
+    why: str = ""
+    fix: str | None = None
+    alternative: str | None = None
+    bound: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of growth, with who holds it, what it costs and what to do.
+
+    Attributes:
+        reason: the judge's words: which counts led to this.
+        saved_bytes: share of `growth.total.bytes` that is saved activations.
+        steps: first and last step whose graphs or tensors survive.
+    """
+
+    kind: Kind
+    severity: Severity
+    summary: str
+    fingerprint: str
+    first_step: int
+    step: int
+    growth: Growth = Growth()
+    forecast: Forecast | None = None
+    modules: tuple[str, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    advice: str = ""
+    reason: str = ""
+    saved_bytes: int = 0
+    steps: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A part of memguard that failed and was switched off; the job went on."""
+
+    part: str
+    error: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a guard knows at one step; saves to JSON and loads back.
+
+    Attributes:
+        verdict: `leak`, `suspect` (growth seen, not confirmed) or `clean`.
+        step: steps ended so far.
+        findings: most severe first.
+        ledger: where memory is (filled by later versions).
+        clock: `beat` (`optimizer`, `forward`, `backward`, `manual` or `none`), `seconds_per_step`,
+            and counts of the events seen.
+        overhead: `share` of step time memguard itself took, `seconds` in all, `audits`.
+        environment: versions, platform, process id and rank.
+        memory: `host_bytes`, and one record for each device in use.
+        failures: parts of memguard that were switched off, and why.
+    """
+
+    verdict: Verdict
+    step: int
+    findings: tuple[Finding, ...] = ()
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    clock: Mapping[str, Any] = field(default_factory=dict)
+    overhead: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[Failure, ...] = ()
+    schema: str = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain dicts, lists, text and numbers, ready for `json.dumps`."""
+        plain: dict[str, Any] = {"schema": self.schema}
+        plain.update(_plain(self))
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that `to_dict` made; unknown fields of newer versions are passed over.
+
+        Raises:
+            ReportError: `data` is no memguard report, or a field has the wrong type.
+        """
+        if not isinstance(data, Mapping):
+            raise ReportError(f"reading a report: found {type(data).__name__}, wanted an object")
+        schema = data.get("schema")
+        if schema != SCHEMA:
+            raise ReportError(f"reading a report: schema is {schema!r}, wanted {SCHEMA!r}")
+        return _build(cls, data, "report")
+
+
+_Record = TypeVar("_Record")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _build(cls: type[_Record], data: Any, path: str) -> _Record:
+    if not isinstance(data, Mapping):
+        raise ReportError(f"reading a report: {path} is {type(data).__name__}, wanted an object")
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for part in dataclasses.fields(cls):  # type: ignore[arg-type]
+        if part.name in data:
+            values[part.name] = _value(hints[part.name], data[part.name], f"{path}.{part.name}")
+        elif part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING:
+            raise ReportError(f"reading a report: {path} lacks {part.name!r}")
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _value(next(a for a in arguments if a is not type(None)), value, path)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ReportError(f"reading a report: {path} is {value!r}, wanted a list")
+        return tuple(_value(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is Literal:
+        if value not in arguments:
+            raise ReportError(f"reading a report: {path} is {value!r}, wanted one of {arguments}")
+        return value
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast("type[Any]", hint), value, path)
+    wanted: Any = Mapping if origin is not None else (int, float) if hint is float else hint
+    if wanted is not Any and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is int)):
+        raise ReportError(f"reading a report: {path} is {value!r}, wanted {getattr(hint, '__name__', hint)}")
+    return value

@@ -1,0 +1,101 @@
+"""Audits: for one step, canaries on what every module returned.
+
+They betray intermediate results that a hook or an attribute stashes although the step's loss is
+let go, and the deepest survivor names the module.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from memguard import _hooks, _torch
+from memguard._torch import Undo
+from memguard.sensors.canaries import Canaries, attached_outputs
+
+# Hooking costs about 3 microseconds a module and call; larger models are audited in part.
+MAX_MODULES = 2000
+
+
+class Audit:
+    """Hooks on all modules below the roots, present only while a step is audited."""
+
+    __slots__ = ("_calls", "_canaries", "_paths", "_step", "_undo", "called")
+
+    def __init__(self, canaries: Canaries) -> None:
+        self._canaries = canaries
+        self._undo: list[Undo] = []
+        self._paths: dict[int, str] = {}
+        self._step = 0
+        self._calls = 0
+        self.called: set[int] = set()
+
+    @property
+    def running(self) -> bool:
+        """Whether hooks are in place."""
+        return bool(self._undo)
+
+    def begin(self, roots: Iterable[Any], step: int) -> None:
+        """Put hooks on every module below `roots` that can carry one."""
+        self._step = step
+        self._calls = 0
+        self.called = set()
+        if self._undo or _torch.compiled_frames():
+            # A hook that comes and goes makes compiled code compile anew, so it is left alone.
+            return
+        for path, module in below(roots):
+            if len(self._undo) >= MAX_MODULES:
+                break
+            self._paths[id(module)] = path
+            self._undo.append(_hooks.on_module_call(module, self._seen))
+
+    def next_step(self, step: int) -> None:
+        """Go on with the hooks in place for one more step."""
+        self._step = step
+        self._calls = 0
+
+    def _seen(self, module: Any, output: Any) -> None:
+        self._calls += 1
+        self.called.add(id(module))
+        label = f"{self._calls}:{self._paths.get(id(module), '')}"
+        with _torch.without_overrides():
+            self._canaries.place(self._step, attached_outputs(output), label)
+
+    def end(self) -> None:
+        """Take every hook out again; harmless when none is there."""
+        undos, self._undo = self._undo, []
+        for undo in undos:
+            undo()
+        self._paths.clear()
+
+
+def below(roots: Iterable[Any]) -> list[tuple[str, Any]]:
+    """(path, module) for the modules under each root; compiled and scripted ones are left out."""
+    found: list[tuple[str, Any]] = []
+    seen: set[int] = set()
+    pending: list[tuple[str, Any, bool]] = [("", root, True) for root in roots]
+    while pending:
+        path, module, is_root = pending.pop(0)
+        if id(module) in seen or _torch.is_scripted(module) or _torch.is_compiled(module):
+            continue
+        seen.add(id(module))
+        if not is_root:
+            found.append((path, module))
+        for name, child in list(module._modules.items()):
+            if child is not None:
+                pending.append((f"{path}.{name}" if path else name, child, False))
+    return found
+
+
+def outermost(called: set[int], roots: Iterable[Any]) -> list[weakref.ref[Any]]:
+    """The called modules that no other called module contains: what the loop calls itself."""
+    result: list[weakref.ref[Any]] = []
+    pending = list(roots)
+    while pending:
+        module = pending.pop(0)
+        if id(module) in called:
+            result.append(weakref.ref(module))
+        else:
+            pending.extend(child for child in module._modules.values() if child is not None)
+    return result

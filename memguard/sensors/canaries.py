@@ -1,0 +1,114 @@
+"""Canaries: one weakly watched object in an autograd node tells when the node dies.
+
+A node owns its `metadata` dict, so an object put there lives exactly as long as the node, and a
+node lives as long as anything downstream of it. One canary a step, on what the root module
+returned, therefore tells whether the step's graph was let go.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from memguard import _torch
+from memguard.sensors.marks import Cohorts
+
+# A node that was ever touched from Python is freed recursively, and a chain of some 20,000 of them
+# overflows an 8 MB stack (measured on torch 2.13; a tenth of that is safe on a 1 MB thread stack).
+# So no more than this many canaries are ever alive together.
+MAX_TOUCHED = 1000
+
+# Outputs are looked through this deep for tensors, and no wider than this.
+MAX_DEPTH = 4
+MAX_OUTPUTS = 64
+
+
+class Canary:
+    """What is put into a node's metadata."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Canaries:
+    """Places canaries and counts, step by step, whose nodes are still alive."""
+
+    __slots__ = ("cohorts", "full")
+
+    def __init__(self, window: int) -> None:
+        self.cohorts = Cohorts(window)
+        self.full = False
+
+    def place(self, step: int, tensors: Iterable[Any], label: str = "") -> None:
+        """Put a canary of `step` into the node of each attached tensor that has none yet."""
+        for tensor in tensors:
+            node = _torch.grad_fn(tensor)
+            if node is not None:
+                self._place(step, node, label)
+
+    def _place(self, step: int, node: Any, label: str) -> None:
+        metadata = _torch.node_metadata(node)
+        # Two modules may return the same node; the first canary keeps its label.
+        if Canary in metadata or self.full:
+            return
+        canary = metadata[Canary] = Canary()
+        self.cohorts.add(step, canary, label)
+        # Cheap enough only because it is the length of the few sets of living steps.
+        self.full = len(self.cohorts) >= MAX_TOUCHED
+
+    def survey(self, step: int) -> tuple[list[int], list[int]]:
+        """(steps whose graphs are alive, ages of those that died since the last survey)."""
+        found = self.cohorts.survey(step)
+        if self.full:
+            self.full = len(self.cohorts) >= MAX_TOUCHED
+        return found
+
+    def deepest(self, step: int) -> str | None:
+        """Path of the module called last among those whose output of `step` is alive."""
+        labels = [label for label in self.cohorts.labels(step) if label]
+        return max(labels, key=_call_order, default=None)
+
+    def clear(self) -> None:
+        """Forget every canary; those in living nodes stay there, inert."""
+        self.cohorts.clear()
+
+
+def _call_order(label: str) -> int:
+    return int(label.partition(":")[0])
+
+
+def attached_outputs(output: Any) -> Iterator[Any]:
+    """The attached tensors in what a module returned, containers looked through."""
+    if _torch.is_tensor_type(type(output)):
+        if _torch.is_attached(output):
+            yield output
+        return
+    yield from _nested(output, 0, [MAX_OUTPUTS])
+
+
+def _nested(value: Any, depth: int, budget: list[int]) -> Iterator[Any]:
+    kind = type(value)
+    if _torch.is_tensor_type(kind):
+        if _torch.is_attached(value):
+            yield value
+        return
+    if depth >= MAX_DEPTH:
+        return
+    for item in _items(value, kind):
+        budget[0] -= 1
+        if budget[0] < 0:
+            return
+        yield from _nested(item, depth + 1, budget)
+
+
+def _items(value: Any, kind: type) -> Iterable[Any]:
+    """Items of the containers models return: only real ones, so that no foreign code runs."""
+    if isinstance(value, tuple) or kind is list:
+        return tuple.__iter__(value) if isinstance(value, tuple) else value
+    if issubclass(kind, dict):  # also OrderedDict and the ModelOutput of transformers
+        return list(dict.values(value))
+    if dataclasses.is_dataclass(kind) or kind.__module__ == "torch.distributions":
+        return list(getattr(value, "__dict__", {}).values())
+    if kind.__module__.startswith("torch.distributions."):
+        return list(vars(value).values())
+    return ()

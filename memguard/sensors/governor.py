@@ -1,0 +1,78 @@
+"""The overhead governor: what watching costs, measured, and how much more it may cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+# Jobs warm up in their first steps and bugs show at once, so these may be watched closely.
+FREE_STEPS = 16
+
+
+class Governor:
+    """Measures the guard's own time and keeps it within a share of the loop's.
+
+    Args:
+        share: most of the step time that watching may take, as a fraction of 1.
+        clock: source of seconds; tests pass their own.
+
+    Attributes:
+        sensing: seconds spent on watching, which the share is for.
+        explaining: seconds spent on explanations: once a finding, so no reason to watch less.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_clock",
+        "_free_sensing",
+        "_governed_from",
+        "_share",
+        "_steps",
+        "explaining",
+        "sensing",
+    )
+
+    def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.sensing = 0.0
+        self.explaining = 0.0
+        self._share = share
+        self._clock = clock
+        self._begun = clock()
+        self._steps = 0
+        self._governed_from: float | None = None
+        self._free_sensing = 0.0
+
+    def charge(self, seconds: float, explaining: float = 0.0) -> None:
+        """Add `seconds` of the guard's own work, of which `explaining` went into explanations."""
+        self.sensing += seconds - explaining
+        self.explaining += explaining
+
+    def end_step(self) -> None:
+        """Count a step; the budget begins with the first step after the free ones."""
+        self._steps += 1
+        if self._steps == FREE_STEPS + 1:
+            self._governed_from = self._clock()
+            self._free_sensing = self.sensing
+
+    def allows(self, cost: float = 0.0) -> bool:
+        """Whether `cost` seconds more stay within the share of the time since the free steps."""
+        if self._governed_from is None:
+            return True
+        elapsed = self._clock() - self._governed_from
+        return self.sensing - self._free_sensing + cost <= self._share * elapsed
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the guard's own work in all."""
+        return self.sensing + self.explaining
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since watching began."""
+        return self._clock() - self._begun
+
+    @property
+    def taken(self) -> float:
+        """Share of the time since watching began that watching took."""
+        elapsed = self.elapsed
+        return self.spent / elapsed if elapsed > 0 else 0.0

@@ -1,0 +1,31 @@
+"""A user's code that type checkers must accept; never run."""
+
+from __future__ import annotations
+
+import torch
+
+import memguard
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """The public face, each name once, with the type it promises."""
+    guard: memguard.Guard = memguard.watch(model, optimizer)
+    guard.step()
+    report: memguard.Report = guard.report()
+    guard.close()
+    try:
+        with memguard.watch(model, window=3, action="warn") as inner:
+            inner.step()
+    except memguard.LeakError as leak:
+        report = leak.report
+    except (memguard.SettingsError, memguard.UsageError, memguard.ReportError) as error:
+        shared: memguard.MemguardError = error
+        raise shared from None
+    assert issubclass(memguard.LeakWarning, UserWarning)
+    assert issubclass(memguard.MemguardWarning, UserWarning)
+    return report.verdict + memguard.__version__
+
+
+def misspelled() -> None:
+    """A name that does not exist is an error, not an unknown type."""
+    memguard.wacth  # type: ignore[attr-defined] # noqa: B018
