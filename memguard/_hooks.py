@@ -1,4 +1,4 @@
-"""Forward hooks in other people's modules that leave no trace in copies, pickles or compiled code."""
+"""Forward hooks in other people's modules: no trace in copies, pickles or compiled code."""
 
 from __future__ import annotations
 

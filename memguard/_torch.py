@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
 Undo = Callable[[], None]
+Tensor = torch.Tensor
 
 _tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 # A type's own `__mro__`, read past any metaclass that answers differently.
@@ -43,6 +44,11 @@ def is_module(value: object) -> bool:
 def is_optimizer(value: object) -> bool:
     """Whether `value` is a torch.optim.Optimizer, judged by its real type."""
     return torch.optim.Optimizer in _mro(type(value))
+
+
+def is_context(value: object) -> bool:
+    """Whether `value` is the ctx of a custom autograd Function."""
+    return torch.autograd.function.FunctionCtx in _mro(type(value))
 
 
 def without_overrides() -> AbstractContextManager[Any]:
@@ -81,7 +87,7 @@ ACCUMULATOR_SEQUENCE = 2**64 - 1
 
 
 def node_sequence(node: Node) -> int | None:
-    """The node's creation number; None for gradient accumulators, which live as long as their leaf."""
+    """The node's creation number; None for gradient accumulators, as old as their leaf."""
     read = getattr(node, "_sequence_nr", None)  # seen in 2.4 to 2.13
     if read is None:
         return None
@@ -100,7 +106,7 @@ def next_nodes(node: Node) -> list[Node]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _saved_names(cls: type) -> tuple[str, ...]:
+def _saved_names(cls: Any) -> tuple[str, ...]:
     return tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
 
 
@@ -145,7 +151,7 @@ def device_name(tensor: torch.Tensor) -> str:
 def on_every_optimizer_step(hook: Callable[[Any, Any, Any], None]) -> Undo:
     """Call `hook(optimizer, args, kwargs)` after each step of any optimizer; returns the undo."""
     handle = register_optimizer_step_post_hook(hook)
-    return cast("Undo", handle.remove)
+    return handle.remove
 
 
 def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
@@ -159,7 +165,7 @@ def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
             hook(module)
 
     handle = torch.nn.modules.module.register_module_forward_hook(after)
-    return cast("Undo", handle.remove)
+    return handle.remove
 
 
 def on_every_backward(hook: Callable[[Any], None]) -> Undo:

@@ -7,10 +7,9 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from memguard import _torch, reactions
 from memguard.clock import discovery
@@ -19,23 +18,18 @@ from memguard.clock.sources import Sources
 from memguard.errors import LeakError, LeakWarning
 from memguard.figures import Figures, environment
 from memguard.investigation import Case, Investigator, Outcome, ignored
-from memguard.judge.chains import LOOKS, Look, keeps_reaching
-from memguard.judge.survivors import Opinion, Survey, Track, advance
-from memguard.records import Failure, Finding, Kind, Report, Verdict
+from memguard.judge.chains import Look
+from memguard.judge.survivors import Opinion
+from memguard.records import Failure, Finding, Report, Verdict
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, oldest_step
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
+from memguard.suspicion import Suspicion, Watched
 
 _Result = TypeVar("_Result")
-
-# Steps of which it is remembered whether their births could be seen.
-OBSERVED = 256
-
-# Survivors by which a told case must have grown before it is looked at again.
-CHECK_AGAIN = 10
 
 # Steps between dated looks while watching is free.
 DATED_EVERY = 4
@@ -73,17 +67,13 @@ class Guard:
             self._own_tensors,
             settings.window,
         )
-        self._tracks = {"graph": Track(settings.window), "tensor": Track(settings.window)}
-        # Steps whose births the sensors could see, newest last.
-        self._observed: dict[str, deque[int]] = {
-            kind: deque(maxlen=OBSERVED) for kind in self._tracks
+        self._suspicions: dict[Watched, Suspicion] = {
+            "graph": Suspicion(settings.window, settings.patience),
+            "tensor": Suspicion(settings.window, settings.patience),
         }
-        self._opinions: dict[str, Opinion] = {}
-        self._hold_until: dict[str, int] = {}
         self._graph_told = False
         self._audits = 0
         self._explaining = 0.0
-        self._looks: list[Look] = []
         self._look_cost = MAX_NODES * SECONDS_PER_NODE
 
     # --- public ---
@@ -120,14 +110,13 @@ class Guard:
         """What is known now, as one frozen record (about a millisecond)."""
         memory = self._part("memory figures", self._figures.memory) or {}
         findings = sorted(self._findings.values(), key=_gravity)
-        elapsed = self._governor.elapsed
         return Report(
             verdict=self._verdict(),
             step=self._clock.step,
             findings=tuple(findings),
             clock={
                 "beat": self._clock.beat,
-                "seconds_per_step": elapsed / max(1, self._clock.step),
+                "seconds_per_step": self._governor.seconds_per_step,
                 "optimizer_steps": self._clock.optimizer_steps,
                 "forwards": self._clock.forwards,
                 "backwards": self._clock.backwards,
@@ -282,7 +271,7 @@ class Guard:
         )
 
     def _place_canary(self, output: Any) -> None:
-        self._observe("graph", self._clock.step)
+        self._suspicions["graph"].observe(self._clock.step)
         with _torch.without_overrides():
             self._canaries.place(self._clock.step, attached_outputs(output))
 
@@ -293,26 +282,21 @@ class Guard:
         if self._governor.allows(self._census.expected_cost()):
             self._part("census", self._look, now)
         self._census.begin(now)
-        self._part("graph judge", self._judge, "graph", now)
-        self._part("tensor judge", self._judge, "tensor", now)
+        self._part("graph judge", self._judge_graphs, now)
+        self._part("tensor judge", self._judge_tensors, now)
         self._part("audit", self._continue_audits, now)
         self._governor.end_step()
 
-    def _observe(self, kind: str, step: int) -> None:
-        observed = self._observed[kind]
-        if not observed or observed[-1] != step:
-            observed.append(step)
-
     def _look(self, now: int) -> None:
-        self._observe("tensor", now - 1)
+        self._suspicions["tensor"].observe(now - 1)
         self._census.look(now - 1)
         fresh = self._census.take_fresh()
         if fresh and self._may_touch():
             with _torch.without_overrides():
                 if self._may_date(now):
-                    self._date(fresh, now)
+                    self._part("dated look", self._date, fresh, now)
                 self._canaries.place(now - 1, fresh)
-                self._observe("graph", now - 1)
+                self._suspicions["graph"].observe(now - 1)
 
     def _may_date(self, now: int) -> bool:
         if now < FREE_STEPS:
@@ -321,16 +305,11 @@ class Guard:
 
     def _date(self, tensors: list[Any], now: int) -> None:
         """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
-        window = self.settings.window
         oldest, nodes = oldest_step(tensors, self._clock.step_of, now - MAX_REACH)
         self._look_cost = nodes * SECONDS_PER_NODE
-        self._looks = [*self._looks[-LOOKS:], Look(now, oldest)]
-        if oldest is None or not keeps_reaching(self._looks, window, self.settings.patience):
-            return
-        births = tuple(range(oldest, now - window))
-        if len(births) >= self._hold_until.get("graph", 0):
-            reason = f"live tensors reach back to step {oldest}, as they did {LOOKS} looks ago"
-            self._investigate("graph", now, Opinion("confirmed", reason, births))
+        opinion = self._suspicions["graph"].reach(Look(now, oldest))
+        if opinion is not None:
+            self._investigate("graph", now, opinion)
 
     def _continue_audits(self, now: int) -> None:
         """Audit the first steps, a step under suspicion, and others when the budget allows."""
@@ -354,33 +333,33 @@ class Guard:
         found = [reference() for reference in outermost(called, silent)]
         self._sources.replace_roots([module for module in found if module is not None])
 
-    def _judge(self, kind: Literal["graph", "tensor"], now: int) -> None:
-        if kind == "graph":
-            births, deaths = self._canaries.survey(now)
-            if self._graph_told:
-                # What was told stands; when it is all gone, watching begins again.
-                self._graph_told = bool(births)
-                return
-        else:
-            births, deaths = self._census.plain.survey(now)
-        survey = Survey(now, births, deaths, self._observed[kind])
-        track, opinion = advance(self._tracks[kind], survey, self.settings.patience)
-        self._tracks[kind], self._opinions[kind] = track, opinion
-        if opinion.state == "clean":
-            self._hold_until.pop(kind, None)
-        elif opinion.state == "confirmed" and len(opinion.births) >= self._hold_until.get(kind, 0):
-            self._investigate(kind, now, opinion)
+    def _judge_graphs(self, now: int) -> None:
+        births, deaths = self._canaries.survey(now)
+        if self._graph_told:
+            # What was told stands; when it is all gone, watching begins again.
+            self._graph_told = bool(births)
+            return
+        opinion = self._suspicions["graph"].survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("graph", now, opinion)
 
-    def _investigate(self, kind: Kind, now: int, opinion: Opinion) -> None:
+    def _judge_tensors(self, now: int) -> None:
+        births, deaths = self._census.plain.survey(now)
+        opinion = self._suspicions["tensor"].survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("tensor", now, opinion)
+
+    def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
         if kind == "graph" and self._is_premature():
             return
         begun = time.perf_counter()
-        case = Case(kind, now, opinion.births, opinion.reason, self._is_evaluation())
+        awaiting = self._clock.beat in ("forward", "manual")
+        evaluation = self._is_evaluation()
+        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting)
         outcome = self._part(f"{kind} explanation", self._investigator.investigate, case)
         if outcome is None:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
-        if os.environ.get("DBG"): print("DBG", kind, now, opinion, outcome.ruling, outcome.finding and outcome.finding.growth)
         self._settle(kind, opinion, outcome)
         self._explaining += time.perf_counter() - begun
 
@@ -399,10 +378,9 @@ class Guard:
         roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
         return self._clock.backwards == 0 or not any(module.training for module in roots)
 
-    def _settle(self, kind: Kind, opinion: Opinion, outcome: Outcome) -> None:
-        count = len(opinion.births)
+    def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
+        self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
         finding = outcome.finding
-        self._hold_until[kind] = outcome.ruling.until or count + max(CHECK_AGAIN, count // 4)
         if finding is None or ignored(finding, self.settings.ignore):
             return
         known = self._findings.get(finding.fingerprint)
@@ -445,8 +423,8 @@ class Guard:
     def _verdict(self) -> Verdict:
         if any(finding.severity == "leak" for finding in self._findings.values()):
             return "leak"
-        suspects = [o for k, o in self._opinions.items() if o.state != "clean" and k == "graph"]
-        return "suspect" if suspects or self._findings else "clean"
+        doubt = self._suspicions["graph"].opinion.state != "clean"
+        return "suspect" if doubt or self._findings else "clean"
 
     def _own_tensors(self) -> list[Any]:
         """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""

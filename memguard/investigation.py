@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memguard import _torch
-from memguard.explain.explain import Explanation, Located, Question, explain
+from memguard.explain.accumulation import Located, Question
+from memguard.explain.explain import Explanation, explain
 from memguard.explain.graph import attached_tensors, live_tensors
 from memguard.figures import Figures
 from memguard.judge import growth as growing
@@ -39,6 +40,7 @@ class Case:
         births: steps under suspicion.
         reason: the judge's words.
         evaluation: whether the loop runs the model without going backward.
+        awaiting: whether no backward ends the steps, so that one may still come.
     """
 
     kind: Kind
@@ -46,6 +48,7 @@ class Case:
     births: Sequence[int]
     reason: str
     evaluation: bool = False
+    awaiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +146,7 @@ class Investigator:
         cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
         return cohorts.births()
 
-    def _conclude(
-        self, case: Case, explanation: Explanation, size: int, device: str
-    ) -> Outcome:
+    def _conclude(self, case: Case, explanation: Explanation, size: int, device: str) -> Outcome:
         first = explanation.located[0] if explanation.located else None
         release = first.statement.release if first and first.statement else None
         pending = first.statement.pending if first and first.statement else None
@@ -167,7 +168,7 @@ class Investigator:
                 first.limit if first else None,
                 release.bound if release else None,
                 release is not None,
-                pending is not None,
+                pending is not None and case.awaiting,
                 grown.total.bytes,
                 size,
                 self._figures.max_growth(device),
@@ -178,7 +179,9 @@ class Investigator:
         if ruling.action == "hold":
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
-        holders = tuple(_holder(located, count, count * size, ruling) for located in explanation.located)
+        holders = tuple(
+            _holder(located, count, count * size, ruling) for located in explanation.located
+        )
         finding = Finding(
             case.kind,
             severity,
@@ -210,10 +213,11 @@ class Investigator:
                 sizes = {id(t): _torch.storage_of(t) for t in living}
                 # The largest first: they are what the search should explain.
                 living.sort(key=lambda tensor: -sizes[id(tensor)][1])
+                scale = self._census.plain.scale(birth)
                 for tensor in living:
                     key, size = sizes[id(tensor)]
                     if key not in own:
-                        storages[key] = size, _torch.device_name(tensor)
+                        storages[key] = int(size * scale), _torch.device_name(tensor)
                 survivors[birth] = [t for t in living if sizes[id(t)][0] not in own]
         survivors = {birth: living for birth, living in survivors.items() if living}
         by_device: dict[str, int] = {}
@@ -315,7 +319,9 @@ def _summary(case: Case, window: int, bound: int | None) -> str:
         owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
         summary = f"{owner} autograd graphs are still alive"
     elif case.kind == "cycle":
-        summary = f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
+        summary = (
+            f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
+        )
     else:
         summary = f"tensors of {plural(count, 'past step')} are still alive"
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
@@ -347,7 +353,7 @@ def _fingerprint(kind: str, located: Sequence[Located]) -> str:
 
 
 def ignored(finding: Finding, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches the finding's fingerprint, kind, a holder's name or file, or a module."""
+    """Whether a pattern matches its fingerprint, kind, a holder's name or file, or a module."""
     words = [finding.fingerprint, finding.kind, *finding.modules]
     for holder in finding.holders:
         words += [holder.name, holder.where, holder.file or "", os.path.basename(holder.file or "")]

@@ -231,6 +231,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast("type[Any]", hint), value, path)
     wanted: Any = Mapping if origin is not None else (int, float) if hint is float else hint
-    if wanted is not Any and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is int)):
-        raise ReportError(f"reading a report: {path} is {value!r}, wanted {getattr(hint, '__name__', hint)}")
+    mistaken = wanted is int and isinstance(value, bool)
+    if wanted is not Any and (mistaken or not isinstance(value, wanted)):
+        name = getattr(hint, "__name__", hint)
+        raise ReportError(f"reading a report: {path} is {value!r}, wanted {name}")
     return value

@@ -107,7 +107,7 @@ class Clock:
                 return False
         else:
             self._evaluations_since_step += 1
-            if self.optimizer_steps and self._is_side_network():
+            if self._optimizer_known and self._is_side_network():
                 return False
         if not self._roots.turn(source):
             return False
@@ -143,7 +143,7 @@ class Clock:
         self._starts.append((number, self.step))
 
     def step_of(self, number: int) -> int:
-        """The step in which the autograd node with this number was made; -1 when before the first."""
+        """The step in which the node with this number was made; -1 when before the first."""
         low, high = 0, len(self._starts)
         while low < high:
             middle = (low + high) // 2

@@ -1,10 +1,9 @@
-"""Where the beats come from: hooks on root modules, optimizers and backwards, put in and taken out."""
+"""Where the beats come from: hooks on root modules, optimizers and backwards."""
 
 from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from memguard import _hooks, _torch
@@ -51,7 +50,7 @@ class Sources:
     # --- what is watched ---
 
     def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
-        """Listen to these modules and optimizers, and to any optimizer that steps their parameters."""
+        """Listen to these, and to any optimizer that steps the modules' parameters."""
         for module in discovery.callable_roots(modules):
             self._add_root(module)
         for optimizer in optimizers:
@@ -134,7 +133,7 @@ class Sources:
         return verdict
 
     def _concerns(self, optimizer: Any) -> bool:
-        """Whether the optimizer is a watched one, is wrapped by one, or steps watched parameters."""
+        """Whether the optimizer is watched, is wrapped by one, or steps watched parameters."""
         if id(optimizer) in self._optimizers:
             return True
         stepped = discovery.parameter_ids(optimizer)

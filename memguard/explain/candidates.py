@@ -10,7 +10,7 @@ from memguard.explain.calls import MAX_DEPTH, called
 from memguard.explain.program import Program, bind
 from memguard.explain.releases import Emptying, emptyings
 from memguard.explain.subject import Keys, Subject, View
-from memguard.explain.syntax import Piece, Scope, bindings, dotted
+from memguard.explain.syntax import Piece, Scope, Source, bindings, dotted
 from memguard.explain.verbs import Growth, growths
 
 
@@ -115,18 +115,19 @@ def _made(view: View, piece: Piece) -> Iterator[tuple[Piece, ast.expr]]:
             yield piece, value
 
 
-def scopes_with(program: Program, word: str) -> list[Scope]:
-    """Scopes of the user's files with the word on a line of their own."""
+def scopes_with(program: Program, word: str, sources: Iterable[Source] = ()) -> list[Scope]:
+    """Scopes of the user's files (or of some of them) with the word on a line of their own."""
     found: dict[Scope, None] = {}
-    for source in list(program.sources):
+    for source in list(sources or program.sources):
         for piece in program.naming(source, word):
             found[piece.scope] = None
     return list(found)
 
 
-def scopes_seeing(scope: Scope, name: str) -> list[Scope]:
-    """The scope that binds a variable, and those inside it where the name means the same."""
-    return [s for s in scope.source.scopes if s is scope or _sees(s, scope, name)]
+def scopes_seeing(program: Program, scope: Scope, name: str) -> list[Scope]:
+    """Scopes in which a variable of one of them means the same and is written."""
+    written = scopes_with(program, name, [scope.source])
+    return [inner for inner in written if inner is scope or _sees(inner, scope, name)]
 
 
 def _sees(inner: Scope, outer: Scope, name: str) -> bool:

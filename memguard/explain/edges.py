@@ -116,7 +116,7 @@ def _cell(parent: types.CellType, child: Any) -> Edge | None:
 def _function(parent: types.FunctionType, child: Any) -> Edge | None:
     if child is parent.__closure__:
         return Edge("closure", "")
-    for name, cell in zip(parent.__code__.co_freevars, parent.__closure__ or ()):
+    for name, cell in zip(parent.__code__.co_freevars, parent.__closure__ or (), strict=False):
         if cell is child:
             return Edge("closure", f" closes over {name}", name)
     if child is parent.__defaults__ or child is parent.__kwdefaults__:
@@ -131,7 +131,7 @@ def default_name(function: types.FunctionType, value: Any) -> str | None:
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
-    for name, default in zip(names[len(names) - len(defaults) :], defaults):
+    for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=False):
         if default is value:
             return name
     for name, default in (function.__kwdefaults__ or {}).items():
@@ -210,7 +210,7 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (frozenset, _set),
     (dict, _mapping),
     (type, _class),
-    (_torch.torch.Tensor, _tensor),
+    (_torch.Tensor, _tensor),
 )
 
 CONTAINERS: tuple[type, ...] = (list, tuple, collections.deque, set, frozenset, dict)
@@ -224,9 +224,9 @@ def is_container(value: Any) -> bool:
 def size_limit(value: Any) -> int | None:
     """Most entries the container can ever have; None when nothing limits it."""
     if isinstance_exact(value, collections.deque):
-        limit = collections.deque.maxlen.__get__(value)  # type: ignore[attr-defined]
+        limit = collections.deque.maxlen.__get__(value)
         return int(limit) if limit is not None else None
     if isinstance_exact(value, _LRU_CACHE):
-        parameters: Mapping[str, Any] = value.cache_parameters()
+        parameters: Mapping[str, int | None] = value.cache_parameters()
         return parameters["maxsize"]
     return None

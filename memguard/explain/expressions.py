@@ -36,8 +36,9 @@ def starts_over(value: ast.expr) -> bool:
         return starts_over(value.elt)
     if isinstance(value, ast.DictComp):
         return starts_over(value.value)
-    if isinstance(value, ast.BinOp):  # [0] * n
-        return starts_over(value.left) and isinstance(value.op, (ast.Mult, ast.Add))
+    if isinstance(value, ast.BinOp):
+        several = isinstance(value.left, ast.List) and isinstance(value.op, ast.Mult)  # [0] * n
+        return starts_over(value.left) and (several or starts_over(value.right))
     if isinstance(value, ast.Attribute):
         return value.attr in ("inf", "nan")
     return isinstance(value, ast.Call) and _makes_new(value)
@@ -129,16 +130,24 @@ def parts_without(value: ast.expr, mentions: Callable[[ast.expr], bool]) -> ast.
         return _operand_without(value, mentions)
     if isinstance(value, ast.IfExp):
         return parts_without(value.orelse if mentions(value.orelse) else value.body, mentions)
+    if isinstance(value, (ast.Attribute, ast.Subscript, ast.Await)):
+        return parts_without(value.value, mentions)
     if isinstance(value, ast.Call):
-        items = [*value.args, *(keyword.value for keyword in value.keywords)]
-        lists = [item for item in items if isinstance(item, (ast.List, ast.Tuple))]
-        inner = [part for item in lists for part in item.elts]
-        apart = [part for part in inner or items if not mentions(part)]
-        apart = [part for part in apart if not isinstance(part, ast.Constant)]
-        return apart[0] if apart else None
+        return _argument_without(value, mentions)
     if isinstance(value, (ast.ListComp, ast.GeneratorExp)):
         return value.elt
     return value.value if isinstance(value, ast.DictComp) else None
+
+
+def _argument_without(call: ast.Call, mentions: Callable[[ast.expr], bool]) -> ast.expr | None:
+    inner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(inner, ast.Call) and mentions(inner):
+        return parts_without(inner, mentions)
+    items = [*call.args, *(keyword.value for keyword in call.keywords)]
+    lists = [item for item in items if isinstance(item, (ast.List, ast.Tuple))]
+    members = [part for item in lists for part in item.elts]
+    apart = [part for part in members or items if not mentions(part)]
+    return next((part for part in apart if not isinstance(part, ast.Constant)), None)
 
 
 def _operand_without(value: ast.BinOp, mentions: Callable[[ast.expr], bool]) -> ast.expr | None:

@@ -16,7 +16,11 @@ from memguard.explain.places import Spot
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARY_FOLDERS = tuple(
     os.path.abspath(path) + os.sep
-    for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _torch.TORCH_FOLDER}
+    for path in {
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("platstdlib"),
+        _torch.TORCH_FOLDER,
+    }
     if path
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -41,9 +41,7 @@ class Carriers:
     crossings: set[str] = field(default_factory=set)
 
 
-def carriers(
-    tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: int
-) -> Carriers:
+def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: int) -> Carriers:
     """Sort live attached tensors by how they keep graphs older than step `newest_old`.
 
     Args:

@@ -43,6 +43,15 @@ class Imports:
         other = self._module(entry[0], entry[2], source)
         return None if other is None else (other, entry[1])
 
+    def aliases(
+        self, source: Source, home: Source, name: str
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """How a file names a variable of another: the variable's names, and the module's."""
+        known = list(self._table(source))
+        variables = [word for word in known if self.origin(word, source) == (home, name)]
+        modules = [word for word in known if self.module_of(word, source) is home]
+        return frozenset(variables), frozenset(modules)
+
     def module_of(self, name: str, source: Source) -> Source | None:
         """The file a dotted name stands for when it is an imported module."""
         entry = self._table(source).get(name) if name else None

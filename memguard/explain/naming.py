@@ -16,7 +16,18 @@ from memguard.explain.places import Place
 from memguard.explain.search import Search
 
 NAMEABLE = frozenset(
-    {"local", "global", "attribute", "buffer", "class", "closure", "default", "hook", "cache", "ctx"}
+    {
+        "local",
+        "global",
+        "attribute",
+        "buffer",
+        "class",
+        "closure",
+        "default",
+        "hook",
+        "cache",
+        "ctx",
+    }
 )
 
 
@@ -68,7 +79,9 @@ def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
     if after is not None and isinstance_exact(owner, types.FunctionType):
         if child is owner.__closure__ and index + 2 < len(path):
             name = edges.edge(owner, after).name
-            return Step(Edge("closure", f" closes over {name}", name), owner, path[index + 2]), index + 3
+            return Step(
+                Edge("closure", f" closes over {name}", name), owner, path[index + 2]
+            ), index + 3
         if child is owner.__defaults__ or child is owner.__kwdefaults__:
             name = edges.default_name(owner, after) or ""
             return Step(Edge("default", f" default {name}", name), owner, after), index + 2
@@ -90,7 +103,9 @@ def _attribute(path: Sequence[Any], owner: Any, name: str, index: int) -> tuple[
         return Step(Edge("ctx", f".{name}", name), owner, value), index + 1
     found = edges.attribute(owner, name)
     if found.text or index + 1 >= len(path):
-        return Step(found if found.text else Edge("attribute", f".{name}", name), owner, value), index + 1
+        return Step(
+            found if found.text else Edge("attribute", f".{name}", name), owner, value
+        ), index + 1
     # A module keeps buffers and submodules in dicts that users reach as plain attributes.
     inner = edges.edge(value, path[index + 1]).name
     return Step(Edge(found.kind, f".{inner}", inner), owner, path[index + 1]), index + 2
@@ -101,7 +116,7 @@ def _module_dict_name(owner: Any, child: Any) -> str:
 
 
 def _is_ctx(value: Any) -> bool:
-    return isinstance_exact(value, _torch.torch.autograd.function.FunctionCtx)
+    return _torch.is_context(value)
 
 
 def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | None:
@@ -149,8 +164,9 @@ def _local(steps: Sequence[Step], at: int, path: str, container: str, search: Se
 
 def _global(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     name, module = steps[at].edge.name, str(steps[at].owner)
-    values = next((d for d in search.objects.values() if search.root_module(d) == module), {})
-    file = values.get("__file__") if isinstance(values, dict) else None
+    found = (d for d in search.objects.values() if search.root_module(d) == module)
+    values: dict[str, Any] = next(found, {})
+    file = values.get("__file__")
     return Place(
         "global",
         name,
@@ -191,7 +207,9 @@ def _attribute_place(
     )
 
 
-def _class_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+def _class_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
     cls = steps[at].owner
     name = steps[at].edge.name
     expression = f"{cls.__qualname__}.{name}"
@@ -258,7 +276,9 @@ def _function_of(value: Any) -> Any:
     return None
 
 
-def _cache_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+def _cache_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
     wrapper = steps[at].owner
     function = getattr(wrapper, "__wrapped__", None)
     code = getattr(function, "__code__", None)

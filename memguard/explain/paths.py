@@ -49,11 +49,11 @@ def path_to_root(search: Search, start: int) -> list[Any]:
                     following.append(parent)
                     last = parent
         frontier, distance = following, distance + 1
-    key: int | None = best[1] if best is not None else last
     path: list[Any] = []
-    while key is not None:
-        path.append(search.objects[key])
-        key = came_from[key]
+    at: int | None = best[1] if best is not None else last
+    while at is not None:
+        path.append(search.objects[at])
+        at = came_from[at]
     return path
 
 
@@ -94,10 +94,10 @@ def path_down(
 
 def _unwind(search: Search, came_from: dict[int, int | None], end: int) -> list[Any]:
     path: list[Any] = []
-    key: int | None = end
-    while key is not None and came_from[key] is not None:
-        path.append(search.objects[key])
-        key = came_from[key]
+    at: int | None = end
+    while at is not None and came_from[at] is not None:
+        path.append(search.objects[at])
+        at = came_from[at]
     return path[::-1]
 
 

@@ -1,4 +1,4 @@
-"""Where a holder lives, as plain text and numbers: what the chain search hands to the source search."""
+"""Where a holder lives, as text and numbers: handed from the chain search to the source search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 PlaceKind = Literal[
     "local",  # variable of a running or suspended function
     "global",  # variable of a module
-    "attribute",  # attribute of an instance (plain, slots, dataclass), a module's submodule or plain tensor
+    "attribute",  # attribute of an instance (plain, slots, dataclass, nn.Module)
     "buffer",  # registered buffer of an nn.Module
     "class",  # class attribute
     "closure",  # cell variable of a function that outlived its caller
@@ -50,7 +50,8 @@ class Place:
         path: subscripts and attributes between the name and the survivor, indices masked:
             `[...]`, `['loss'][...]`, `.values`.
         file: file of the function, class or module that owns the name, when known.
-        function: qualified name of the owning function (`local`, `closure`, `default`, `hook`, `cache`).
+        function: qualified name of the owning function (`local`, `closure`, `default`, `hook`,
+            `cache`).
         first_line: `co_firstlineno` of that function.
         owner: qualified name of the owning class (`attribute`, `class`, `buffer`, `ctx`, `cycle`).
         module: name of the owning module.

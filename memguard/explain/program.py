@@ -72,6 +72,9 @@ class Program:
                 return named[0]
             if first is not None:
                 return source.scope_at(first)
+            if qualname is not None and ".<locals>." in qualname:
+                # A lambda or comprehension: the function it stands in.
+                return self.find(file, qualname.rpartition(".<locals>.")[0], None)
         return None
 
     def naming(self, source: Source, word: str) -> list[Piece]:

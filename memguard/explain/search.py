@@ -104,7 +104,7 @@ class Search:
         return isinstance(module, str) and module.partition(".")[0] == "memguard"
 
     def is_root(self, item: Any) -> bool:
-        """Whether the search ends here: a module's variables, a class, a local of a running frame."""
+        """Whether the search ends here: a module's variables, a class, a running frame's local."""
         if id(item) in self._modules or isinstance_exact(item, (types.ModuleType, type)):
             return True
         if self.level.get(id(item), 0) == 0 and not _torch.is_tensor_type(type(item)):
@@ -116,7 +116,7 @@ class Search:
         return self._modules.get(id(item))
 
     def is_user_root(self, item: Any) -> bool:
-        """Whether a root the user knows: a local of the user's frame, a variable of their module."""
+        """Whether a root the user knows: a local of their frame, a variable of their module."""
         name = self._modules.get(id(item))
         if name is not None:
             return is_user_module(name, item)

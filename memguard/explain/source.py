@@ -3,16 +3,203 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from memguard.explain import special
-from memguard.explain.candidates import Candidates, attribute_of, scopes_seeing, scopes_with
-from memguard.explain.choosing import Choice, Chooser
-from memguard.explain.loops import running_regions
+from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
+from memguard.explain.choosing import Chooser, path_keys
+from memguard.explain.integers import Integers
+from memguard.explain.loops import Region, running_regions
 from memguard.explain.places import Place, Release, Spot, Statement
-from memguard.explain.program import Program
+from memguard.explain.program import Program, bind
 from memguard.explain.subject import Subject
 from memguard.explain.syntax import Scope, Source
 from memguard.explain.text import code_of, context_of, read_line
+from memguard.explain.verbs import Growth
 
 __all__ = ["find_statement", "read_line"]
+
+
+def find_statement(
+    place: Place, stack: Sequence[Spot], evaluation: bool = False
+) -> Statement | None:
+    """The statement that makes the holder at a place grow; None when the source does not tell.
+
+    Args:
+        place: the holder.
+        stack: the user's frames when a step ended, innermost first; their loops tell which of
+            several statements is running, and whether another one empties the holder in time.
+        evaluation: whether the loop runs the model without going backward.
+    """
+    try:
+        program = Program([place.file, *(spot.file for spot in stack)])
+        if not program.sources:
+            return None
+        return _Finder(program, place, stack, evaluation).find()
+    except RecursionError:
+        return None  # an expression nested deeper than anyone writes
+
+
+class _Finder:
+    """One question about one place."""
+
+    def __init__(
+        self, program: Program, place: Place, stack: Sequence[Spot], evaluation: bool
+    ) -> None:
+        self._program = program
+        self._place = place
+        self._stack = stack
+        self._regions: list[Region] = running_regions(program, stack)
+        self._home = self._home_scope()
+        self._chooser = Chooser(program, place, self._regions, self._home, evaluation)
+        self._candidates = Candidates(program)
+
+    def find(self) -> Statement | None:
+        """The statement, by what kind of place it is."""
+        kind = self._place.kind
+        if kind == "cache":
+            return self._cache()
+        finders: dict[str, Callable[[], Growth | None]] = {
+            "hook": self._hook,
+            "ctx": lambda: special.ctx_growth(self._program, self._place),
+            "cycle": self._cycle,
+            "closure": self._closure,
+            "attribute": self._attribute,
+            "buffer": self._attribute,
+            "class": self._attribute,
+        }
+        growth = finders.get(kind, self._variable)()
+        return None if growth is None else self._statement(growth)
+
+    def _home_scope(self) -> Scope | None:
+        place = self._place
+        if place.kind == "global":
+            return self._module()
+        if place.function is None and place.first_line is None:
+            return None
+        scope = self._program.find(place.file, place.function, place.first_line)
+        for around in scope.chain() if scope is not None else ():
+            if place.name in around.bound() or around.parent is None:
+                return around
+        return None
+
+    def _module(self) -> Scope | None:
+        sources = self._program.sources
+        own = [source for source in sources if source.file == self._place.file]
+        naming = [source for source in sources if self._place.name in source.module.bound()]
+        found = own or naming
+        return found[0].module if found else None
+
+    def _variable(self) -> Growth | None:
+        """A local, a default argument, a global."""
+        home, place = self._home, self._place
+        if home is None:
+            return None
+        path = path_keys(place.path)
+        if place.name == home.receiver() and path and path[0].startswith(".") and home.owner:
+            return self._grown_attribute(path[0][1:], [home.owner])
+        subject = Subject(names=frozenset((place.name,)), container=place.container)
+        self._candidates.look(subject, scopes_seeing(self._program, home, place.name))
+        if home.parent is None:
+            self._look_elsewhere(subject, home.source)
+        found = self._chooser.best(self._candidates.growths)
+        if (found is None or found.weak) and path and path[0].startswith("."):
+            owners = self._program.name_types(place.name, home).classes
+            found = self._grown_attribute(path[0][1:], owners) or found
+        return found
+
+    def _look_elsewhere(self, subject: Subject, home: Source) -> None:
+        """A module's variable as other files call it."""
+        imports = self._program.imports
+        name = self._place.name
+        for source in list(self._program.sources):
+            if source is home:
+                continue
+            renamed, modules = imports.aliases(source, home, name)
+            other = Subject(renamed, modules=modules, member=name, container=subject.container)
+            for word in (*renamed, *([name] if modules else ())):
+                self._candidates.look(other, scopes_with(self._program, word, [source]))
+
+    def _attribute(self) -> Growth | None:
+        owner = special.class_of(self._program, self._place)
+        return self._grown_attribute(self._place.name, [owner] if owner is not None else [])
+
+    def _grown_attribute(self, name: str, owners: Iterable[Scope]) -> Growth | None:
+        family = frozenset(self._program.family(owners))
+        subject = Subject(attribute=name, owners=family, container=self._place.container)
+        self._candidates.look(subject, scopes_with(self._program, name))
+        found = self._chooser.best(self._candidates.growths)
+        if found is not None and found.weak:
+            self._look_at_givers(found)
+            found = self._chooser.best(self._candidates.growths)
+        return found
+
+    def _look_at_givers(self, kept: Growth) -> None:
+        """`self.history = history`: the list may grow under the name of whoever gave it."""
+        function = kept.piece.scope
+        if not isinstance(kept.value, ast.Name) or kept.value.id not in function.parameters():
+            return
+        for call, piece in self._program.sites(function):
+            for parameter, value in bind(call, function):
+                given = isinstance(value, ast.Name) and value.id != piece.scope.receiver()
+                if parameter == kept.value.id and given and isinstance(value, ast.Name):
+                    homes = [s for s in piece.scope.chain() if value.id in s.bound()]
+                    subject = Subject(frozenset((value.id,)), container=self._place.container)
+                    for home in homes[:1]:
+                        scopes = scopes_seeing(self._program, home, value.id)
+                        self._candidates.look(subject, scopes)
+
+    def _closure(self) -> Growth | None:
+        found = self._variable()
+        if (found is None or found.weak) and self._home is not None:
+            return special.capturing(self._program, self._place, self._home) or found
+        return found
+
+    def _hook(self) -> Growth | None:
+        return special.hook_growth(self._program, self._place, self._regions)
+
+    def _cycle(self) -> Growth | None:
+        found = self._attribute()
+        closing = [growth for growth in self._candidates.growths if special.closes_cycle(growth)]
+        return self._chooser.best(closing) or found
+
+    def _cache(self) -> Statement | None:
+        found = special.cache_growth(self._program, self._place)
+        if found is None:
+            return None
+        growth, decorator = found
+        if decorator is None:
+            return self._statement(growth)
+        source = growth.piece.scope.source
+        limit = special.cache_limit(decorator)
+        if isinstance(limit, ast.expr):
+            integers = Integers(self._program, self._place.numbers, self._home)
+            limit = integers.value(limit, growth.piece.scope)
+        code = f"@{code_of(source, decorator)}"
+        release = None
+        if limit is not None:
+            release = Release(source.file, decorator.lineno, code, limit)
+        context = context_of(source.lines, decorator.lineno, growth.piece.line)
+        function = _function_of(growth.piece.scope)
+        return Statement(
+            source.file, decorator.lineno, code, "define", None, function, context, release
+        )
+
+    def _statement(self, growth: Growth) -> Statement:
+        piece, source = growth.piece, growth.piece.scope.source
+        bounded = not growth.weak and self._place.kind not in ("hook", "ctx", "cycle")
+        return Statement(
+            file=source.file,
+            line=piece.line,
+            code=code_of(source, piece.node),
+            verb=growth.verb,
+            value=code_of(source, growth.value) if growth.value is not None else None,
+            function=_function_of(piece.scope),
+            context=context_of(source.lines, piece.line, piece.last),
+            release=self._chooser.release(growth, self._candidates) if bounded else None,
+            pending=self._chooser.pending(growth),
+        )
+
+
+def _function_of(scope: Scope) -> str | None:
+    return next((around.qualname for around in scope.chain() if around.is_function), None)

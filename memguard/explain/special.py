@@ -10,7 +10,7 @@ from memguard.explain.expressions import starts_over
 from memguard.explain.loops import Region
 from memguard.explain.places import Place
 from memguard.explain.program import Program
-from memguard.explain.syntax import Piece, Scope, bindings, dotted
+from memguard.explain.syntax import Scope, bindings, dotted
 from memguard.explain.verbs import APPENDING, EXTENDING, Growth
 
 _REGISTERING = re.compile(r"register_\w*hook\w*")
@@ -24,20 +24,19 @@ def hook_growth(program: Program, place: Place, regions: list[Region]) -> Growth
         return repeated[0]
     function = program.find(place.file, place.function, place.first_line)
     stored = list(_stored_by(function)) if function is not None else []
-    return (stored or registered or [None])[0]
+    found = stored or registered
+    return found[0] if found else None
 
 
 def _registrations(program: Program, place: Place) -> Iterator[Growth]:
     parts = [part for part in (place.function or place.name).split(".") if part.isidentifier()]
     names = [place.name, *reversed(parts[:-1])] if place.name.isidentifier() else []
-    for source in program.sources:
-        for scope in source.scopes:
-            for piece in scope.pieces:
-                for call in piece.calls():
-                    func = call.func
-                    if isinstance(func, ast.Attribute) and _REGISTERING.fullmatch(func.attr):
-                        if _hands_over(call, names, place.first_line):
-                            yield Growth(piece, "register", call.args[0] if call.args else None)
+    every = (scope for source in program.sources for scope in source.scopes)
+    for piece in (piece for scope in every for piece in scope.pieces):
+        for call in piece.calls():
+            method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            if _REGISTERING.fullmatch(method) and _hands_over(call, names, place.first_line):
+                yield Growth(piece, "register", call.args[0] if call.args else None)
 
 
 def _hands_over(call: ast.Call, names: list[str], first_line: int | None) -> bool:
@@ -61,7 +60,9 @@ def _stored_by(function: Scope) -> Iterator[Growth]:
                 yield Growth(piece, "append" if name in APPENDING else "extend", call.args[-1])
         for target, value, _ in bindings(piece.node):
             if isinstance(target, (ast.Subscript, ast.Attribute)) and _uses(value, parameters):
-                yield Growth(piece, "item" if isinstance(target, ast.Subscript) else "attribute", value)
+                yield Growth(
+                    piece, "item" if isinstance(target, ast.Subscript) else "attribute", value
+                )
 
 
 def _uses(value: ast.expr, names: set[str]) -> bool:
@@ -128,22 +129,15 @@ def ctx_growth(program: Program, place: Place) -> Growth | None:
         for node in piece.nodes()
         if isinstance(node, ast.Name)
     }
-    found = [
-        (dotted(target) != f"ctx.{place.name}" and not _ends_with(target, place.name),
-         not _uses(value, returned), piece, value)
-        for piece in forward.pieces
-        for target, value, _ in bindings(piece.node)
-        if isinstance(target, ast.Attribute) and dotted(target.value) in forward.parameters()
-        and not starts_over(value)
-    ]
-    if not found:
-        return None
-    _, _, piece, value = min(found, key=lambda entry: (entry[0], entry[1], entry[2].line))
-    return Growth(piece, "attribute", value)
-
-
-def _ends_with(target: ast.expr, name: str) -> bool:
-    return isinstance(target, ast.Attribute) and target.attr == name
+    found: list[tuple[bool, bool, Growth]] = []
+    for piece in forward.pieces:
+        for target, value, _ in bindings(piece.node):
+            kept = isinstance(target, ast.Attribute) and not starts_over(value)
+            if kept and dotted(target).partition(".")[0] in forward.parameters():
+                other = dotted(target).rpartition(".")[2] != place.name
+                # Keeping an output is what closes the circle through the graph.
+                found.append((other, not _uses(value, returned), Growth(piece, "attribute", value)))
+    return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
 def class_of(program: Program, place: Place) -> Scope | None:

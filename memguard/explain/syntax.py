@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import bisect
+import itertools
 import linecache
-import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -151,8 +152,13 @@ class Source:
     file: str
     lines: Sequence[str]
     scopes: list[Scope] = field(default_factory=list)
-    _text: str = ""
+    text: str = ""
     _starts: list[int] = field(default_factory=list)
+    _by_line: dict[int, list[Piece]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.text = "".join(self.lines)
+        self._starts = list(itertools.accumulate(map(len, self.lines), initial=0))
 
     @property
     def module(self) -> Scope:
@@ -161,25 +167,25 @@ class Source:
 
     def lines_naming(self, word: str) -> list[int]:
         """Lines on which `word` stands as a whole word, in order."""
-        if not self._starts:
-            self._text = "".join(self.lines)
-            offset = 0
-            for line in self.lines:
-                self._starts.append(offset)
-                offset += len(line)
-        found = re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", self._text)
-        return sorted({bisect.bisect_right(self._starts, match.start()) for match in found})
+        found: dict[int, None] = {}
+        at = self.text.find(word)
+        while at >= 0:
+            end = at + len(word)
+            before, after = self.text[at - 1 : at], self.text[end : end + 1]
+            if not (_is_word(before) or _is_word(after)):
+                found[bisect.bisect_right(self._starts, at)] = None
+            at = self.text.find(word, end)
+        return list(found)
 
     def pieces_naming(self, word: str) -> list[Piece]:
         """Statements whose own lines have `word` on them, in order."""
+        if not self._by_line:
+            for scope in self.scopes:
+                for piece in scope.pieces:
+                    for line in range(piece.line, piece.last + 1):
+                        self._by_line.setdefault(line, []).append(piece)
         lines = self.lines_naming(word)
-        return [
-            piece
-            for scope in self.scopes
-            if _any_between(lines, scope.first, scope.last)
-            for piece in scope.pieces
-            if _any_between(lines, piece.line, piece.last)
-        ]
+        return list(dict.fromkeys(p for line in lines for p in self._by_line.get(line, ())))
 
     def scope_at(self, line: int) -> Scope:
         """The innermost function, class or module whose text has the line in it."""
@@ -218,7 +224,9 @@ def forget_sources() -> None:
 
 def _parse(file: str, lines: list[str]) -> Source | None:
     try:
-        tree = ast.parse("".join(lines))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user has seen those of this file already
+            tree = ast.parse("".join(lines))
     except UNPARSABLE:
         return None
     source = Source(file, lines)
@@ -296,9 +304,8 @@ def _bound_names(scope: Scope) -> Iterator[str]:
     yield from found - elsewhere
 
 
-def _any_between(numbers: list[int], low: int, high: int) -> bool:
-    place = bisect.bisect_left(numbers, low)
-    return place < len(numbers) and numbers[place] <= high
+def _is_word(character: str) -> bool:
+    return character == "_" or character.isalnum()
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:

@@ -133,7 +133,7 @@ def _rebound(
     verb = self_fed(view, value, piece)
     if verb is None:
         return None
-    mixed = parts_without(value, view.mentions)
+    mixed = value if verb == "carry" else parts_without(value, view.mentions)
     return Growth(piece, verb, mixed, (), view.calls, weak=verb == "assign")
 
 
@@ -141,9 +141,9 @@ def is_fed(view: View, value: ast.AST) -> bool:
     """Whether a value has the holder in it, and not only cut off from its graph."""
     if view.is_holder(value):
         return True
-    if isinstance(value, ast.expr) and not isinstance(value, (ast.Name, ast.Constant)):
-        if is_detached(value, view.scope, view.program):
-            return False
+    inner = isinstance(value, ast.expr) and not isinstance(value, (ast.Name, ast.Constant))
+    if inner and isinstance(value, ast.expr) and is_detached(value, view.scope, view.program):
+        return False
     return any(is_fed(view, inner) for inner in ast.iter_child_nodes(value))
 
 

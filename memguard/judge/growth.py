@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from memguard.records import Amount, Forecast, Growth
@@ -14,7 +15,7 @@ LEAST_SPREAD = 0.04
 
 
 def rate(births: Sequence[int], now: int, window: int) -> float:
-    """Steps with survivors among the steps since the first, newest ones excepted: 1.0 is each step."""
+    """Share of the steps since the first survivor that left one: 1.0 is each step."""
     if not births:
         return 0.0
     span = max(births[-1] - births[0], 1)
@@ -23,7 +24,7 @@ def rate(births: Sequence[int], now: int, window: int) -> float:
 
 def spread(births: Sequence[int]) -> float:
     """How irregular the births are: the standard error of their mean distance, as a share of it."""
-    gaps = [b - a for a, b in zip(births, births[1:])]
+    gaps = [b - a for a, b in itertools.pairwise(births)]
     if len(gaps) < 2:
         return 0.5
     mean = sum(gaps) / len(gaps)

@@ -7,6 +7,7 @@ ones die; a plateau (warm-up, caches) stops coming.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -77,7 +78,8 @@ def advance(track: Track, survey: Survey, patience: int) -> tuple[Track, Opinion
         survey: the counts of the step that ended.
         patience: survivors of different steps needed for a suspicion.
     """
-    died = [age for age in survey.deaths if age > track.window]
+    # A death at a usual age says nothing new; one of those under suspicion clears them.
+    died = [age for age in survey.deaths if age > track.normal_age]
     if died:
         track = replace(track, released=max(track.released, *died), suspected=None, since=None)
     age = track.normal_age
@@ -110,10 +112,10 @@ def quiet_steps(births: Sequence[int], survey: Survey, age: int) -> int:
 
 
 def longest_pause(births: Sequence[int], survey: Survey) -> int:
-    """Observed steps without survivor that are still no end of the growth: twice the longest gap."""
+    """Observed steps without survivor that end no growth yet: twice the longest gap."""
     recent = births[-8:]
     observed = survey.observed
     if not observed:
-        return 2 * max((b - a for a, b in zip(recent, recent[1:])), default=1)
-    gaps = (sum(1 for s in observed if a < s <= b) for a, b in zip(recent, recent[1:]))
+        return 2 * max((b - a for a, b in itertools.pairwise(recent)), default=1)
+    gaps = (sum(1 for s in observed if a < s <= b) for a, b in itertools.pairwise(recent))
     return 2 * max(gaps, default=1) or 2

@@ -77,7 +77,9 @@ def rule(evidence: Evidence) -> Ruling:
     if bounded is not None:
         return bounded
     if evidence.kind == "graph":
-        return Ruling("leak", f"graphs of {evidence.survivors} steps survive and nothing bounds them")
+        return Ruling(
+            "leak", f"graphs of {evidence.survivors} steps survive and nothing bounds them"
+        )
     return _rule_by_size(evidence, "tensors")
 
 
@@ -115,7 +117,9 @@ def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
     if evidence.steps_left is not None and evidence.steps_left <= NEAR:
         return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
     # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
-    return Ruling("warning", f"{what} keep growing", evidence.survivors + evidence.survivors // 4 + 2)
+    return Ruling(
+        "warning", f"{what} keep growing", evidence.survivors + evidence.survivors // 4 + 2
+    )
 
 
 def worth_a_warning(retained: int, max_growth: int, limit: int) -> bool:

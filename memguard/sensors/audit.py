@@ -21,7 +21,7 @@ MAX_MODULES = 2000
 class Audit:
     """Hooks on all modules below the roots, present only while a step is audited."""
 
-    __slots__ = ("_calls", "_canaries", "_paths", "_step", "_undo", "called")
+    __slots__ = ("_calls", "_canaries", "_failure", "_paths", "_step", "_undo", "called")
 
     def __init__(self, canaries: Canaries) -> None:
         self._canaries = canaries
@@ -29,6 +29,7 @@ class Audit:
         self._paths: dict[int, str] = {}
         self._step = 0
         self._calls = 0
+        self._failure: Exception | None = None
         self.called: set[int] = set()
 
     @property
@@ -51,23 +52,43 @@ class Audit:
             self._undo.append(_hooks.on_module_call(module, self._seen))
 
     def next_step(self, step: int) -> None:
-        """Go on with the hooks in place for one more step."""
+        """Go on with the hooks in place for one more step.
+
+        Raises:
+            Exception: what a hook failed with; the hooks are out then.
+        """
         self._step = step
         self._calls = 0
+        if self._failure is not None:
+            self.end()
 
     def _seen(self, module: Any, output: Any) -> None:
+        if self._failure is not None:
+            return
         self._calls += 1
         self.called.add(id(module))
         label = f"{self._calls}:{self._paths.get(id(module), '')}"
-        with _torch.without_overrides():
-            self._canaries.place(self._step, attached_outputs(output), label)
+        try:
+            with _torch.without_overrides():
+                self._canaries.place(self._step, attached_outputs(output), label)
+        except Exception as error:
+            # This is the user's forward: it is told when the step ends, not here. The traceback
+            # would keep the forward's frames alive until then.
+            self._failure = error.with_traceback(None)
 
     def end(self) -> None:
-        """Take every hook out again; harmless when none is there."""
+        """Take every hook out again; harmless when none is there.
+
+        Raises:
+            Exception: what a hook failed with; the hooks are out then.
+        """
         undos, self._undo = self._undo, []
         for undo in undos:
             undo()
         self._paths.clear()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
 
 def below(roots: Iterable[Any]) -> list[tuple[str, Any]]:

@@ -80,8 +80,10 @@ class Census:
         elif attached:
             mark = Mark(tensor, _ignore)
             self._fresh.append(mark)
-        else:
+        elif self.plain.admits(step):
             mark = self.plain.add(step, tensor)
+        else:
+            mark = Mark(tensor, _ignore)
         self._known[id(tensor)] = mark
 
     def take_fresh(self) -> list[Any]:

@@ -40,7 +40,7 @@ class Cuda(Backend):
 
     def in_use(self) -> bool:
         # `is_available` may start a driver; `is_initialized` only looks.
-        return torch.cuda.is_initialized()
+        return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
     def figures(self) -> list[dict[str, Any]]:
         records = []
@@ -70,7 +70,7 @@ class Xpu(Backend):
 
     def in_use(self) -> bool:
         module = getattr(torch, "xpu", None)
-        return module is not None and bool(module.is_initialized())
+        return module is not None and bool(module.is_initialized())  # type: ignore[no-untyped-call]
 
     def figures(self) -> list[dict[str, Any]]:
         return [
@@ -90,7 +90,7 @@ class Mps(Backend):
     name = "mps"
 
     def in_use(self) -> bool:
-        # No call tells whether the device was used; reading the allocator of an unused one is cheap.
+        # No call tells whether the device was used; asking an unused allocator is cheap.
         return bool(torch.backends.mps.is_available()) and torch.mps.current_allocated_memory() > 0
 
     def figures(self) -> list[dict[str, Any]]:

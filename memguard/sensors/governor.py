@@ -24,8 +24,10 @@ class Governor:
     __slots__ = (
         "_begun",
         "_clock",
+        "_first_end",
         "_free_sensing",
         "_governed_from",
+        "_last_end",
         "_share",
         "_steps",
         "explaining",
@@ -39,6 +41,7 @@ class Governor:
         self._clock = clock
         self._begun = clock()
         self._steps = 0
+        self._first_end = self._last_end = self._begun
         self._governed_from: float | None = None
         self._free_sensing = 0.0
 
@@ -50,6 +53,9 @@ class Governor:
     def end_step(self) -> None:
         """Count a step; the budget begins with the first step after the free ones."""
         self._steps += 1
+        self._last_end = self._clock()
+        if self._steps == 1:
+            self._first_end = self._last_end
         if self._steps == FREE_STEPS + 1:
             self._governed_from = self._clock()
             self._free_sensing = self.sensing
@@ -65,6 +71,11 @@ class Governor:
     def spent(self) -> float:
         """Seconds of the guard's own work in all."""
         return self.sensing + self.explaining
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Mean time from one step's end to the next; 0 before two steps have ended."""
+        return (self._last_end - self._first_end) / max(1, self._steps - 1)
 
     @property
     def elapsed(self) -> float:

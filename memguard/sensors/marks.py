@@ -7,7 +7,7 @@ ours runs when an object of the user dies, whatever thread or collection it dies
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 
@@ -28,17 +28,40 @@ class Mark(weakref.ref):  # type: ignore[type-arg]
         return mark
 
     def __init__(self, target: Any, forget: Callable[[Any], None], label: str = "") -> None:
-        super().__init__(target, forget)
+        super().__init__(target, forget)  # type: ignore[call-arg]
+
+
+# What watching itself may cost in memory: some 100 bytes a mark, so 3 MB when both are reached.
+MAX_STEPS = 512
+MAX_MARKS = 64
 
 
 class Cohorts:
-    """The marks of each step; a step is alive while one of its marks is."""
+    """The marks of each step; a step is alive while one of its marks is.
 
-    __slots__ = ("_marks", "window")
+    Their number is bounded: a step has `MAX_MARKS` marks at most, and of more than `MAX_STEPS`
+    steps with survivors every second one of the older half is forgotten.
+    """
+
+    __slots__ = ("_marks", "_unmarked", "window")
 
     def __init__(self, window: int) -> None:
         self.window = window
         self._marks: dict[int, set[Mark]] = {}
+        self._unmarked: dict[int, int] = {}
+
+    def admits(self, step: int) -> bool:
+        """Whether one more object of `step` would be marked; a refusal is counted."""
+        cohort = self._marks.get(step)
+        if cohort is None or len(cohort) < MAX_MARKS:
+            return True
+        self._unmarked[step] = self._unmarked.get(step, 0) + 1
+        return False
+
+    def scale(self, step: int) -> float:
+        """How many objects of `step` each of its marks stands for."""
+        marked = len(self._marks.get(step, ()))
+        return 1.0 + self._unmarked.get(step, 0) / marked if marked else 1.0
 
     def add(self, step: int, target: Any, label: str = "") -> Mark:
         """Mark `target`, born in `step`, for as long as it lives."""
@@ -58,7 +81,15 @@ class Cohorts:
         gone = [step for step, cohort in self._marks.items() if not cohort and step < now]
         for step in gone:
             del self._marks[step]
+            self._unmarked.pop(step, None)
+        if len(self._marks) > MAX_STEPS:
+            self._thin_out()
         return [now - step for step in gone if now - step > self.window]
+
+    def _thin_out(self) -> None:
+        for step in sorted(self._marks)[: MAX_STEPS // 2 : 2]:
+            del self._marks[step]
+            self._unmarked.pop(step, None)
 
     def survey(self, now: int) -> tuple[list[int], list[int]]:
         """(steps that have survivors, ages of those that died since the last survey)."""
@@ -75,13 +106,10 @@ class Cohorts:
         """Labels of the marks of `step` still alive."""
         return [mark.label for mark in list(self._marks.get(step, ()))]
 
-    def counts(self) -> Iterator[tuple[int, int]]:
-        """(step, marks alive) for each step with survivors, oldest first."""
-        return ((step, len(cohort)) for step, cohort in list(self._marks.items()) if cohort)
-
     def __len__(self) -> int:
         return sum(map(len, self._marks.values()))
 
     def clear(self) -> None:
         """Forget all marks."""
         self._marks.clear()
+        self._unmarked.clear()

@@ -1,0 +1,207 @@
+"""Which of several statements is the one, what bounds it, and what may still free its graphs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memguard.explain.candidates import Candidates
+from memguard.explain.expressions import is_detached
+from memguard.explain.integers import Integers
+from memguard.explain.loops import Region, own_region
+from memguard.explain.pending import frees, pending_of
+from memguard.explain.places import Place, Release
+from memguard.explain.program import Program
+from memguard.explain.releases import Emptying, bound_of, guarding_size
+from memguard.explain.subject import ANY, Keys, fits
+from memguard.explain.syntax import Piece, Scope, dotted
+from memguard.explain.text import code_of
+from memguard.explain.verbs import Growth
+
+_PATH = re.compile(r"\.(\w+)|\['([^']*)'\]|(\[)")
+_EVALUATING = re.compile(r"eval|valid|test|infer|predict", re.IGNORECASE)
+_NEUTRAL = frozenset(("", "self", "cls", "super"))
+# A loop of so few turns empties nothing between them, yet what it gathers stays as small.
+_FEW_TURNS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Chooser:
+    """Judges candidates by where the program is running.
+
+    Attributes:
+        regions: the running loops, innermost first.
+        home: the scope whose variable the holder is, if it is one.
+    """
+
+    program: Program
+    place: Place
+    regions: Sequence[Region]
+    home: Scope | None
+    evaluation: bool
+
+    def best(self, growths: Sequence[Growth]) -> Growth | None:
+        """The likeliest statement; the same for the same source, always."""
+        return min(growths, key=self._rank, default=None)
+
+    def _rank(self, growth: Growth) -> tuple[int | bool, ...]:
+        piece, scope = growth.piece, growth.piece.scope
+        return (
+            growth.weak,
+            growth.weak and growth.verb != "call",
+            self._is_number(growth),
+            self.depth_of(growth),
+            _misfit(growth.keys, path_keys(self.place.path)),
+            scope.name == "__init__",
+            self.evaluation != bool(_EVALUATING.search(scope.name)),
+            not piece.loops,
+            growth.value is not None and is_detached(growth.value, scope, self.program),
+            sum(isinstance(parent, ast.If) for parent in piece.parents),
+            scope.source.file != self.place.file,
+            piece.line,
+        )
+
+    def _is_number(self, growth: Growth) -> bool:
+        value = growth.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            return value.func.attr in ("item", "tolist")
+        number = isinstance(value, ast.Call) and dotted(value.func) in ("float", "int", "str")
+        return number or isinstance(value, (ast.Constant, ast.JoinedStr))
+
+    def depth_of(self, growth: Growth) -> int:
+        """How far out the innermost running loop is that runs the statement."""
+        for depth, region in enumerate(self.regions):
+            if region.route(growth.steps) is not None:
+                return depth
+        return len(self.regions)
+
+    def release(self, growth: Growth, candidates: Candidates) -> Release | None:
+        """The statement that bounds the holder in the loop that makes it grow."""
+        integers = Integers(self.program, self.place.numbers, self.home)
+        guard = guarding_size(growth)
+        if guard is not None and not self.place.container.endswith("Tensor"):
+            size = integers.value(guard, growth.piece.scope)
+            return _release(growth.piece, size)
+        depth = self.depth_of(growth)
+        for region in self._regions_of(growth, depth):
+            found = self._release_in(region, growth, candidates, integers)
+            if found is not None:
+                return found
+        if depth + 1 < len(self.regions):
+            turns = _few_turns(self.regions[depth], integers)
+            outer = self.regions[depth + 1]
+            found = self._release_in(outer, growth, candidates, integers) if turns else None
+            if found is not None:
+                return Release(found.file, found.line, found.code, turns)
+        return self._made_with_limit(candidates, integers)
+
+    def _regions_of(self, growth: Growth, depth: int) -> list[Region]:
+        if depth < len(self.regions):
+            return [self.regions[depth]]
+        # Nothing running calls it by name: a hook, a callback, a method that a library calls.
+        own = own_region(self.program, growth.piece)
+        found = [own] if own is not None else []
+        working = [region for region in self.regions if frees(region)] or list(self.regions)
+        return found if growth.piece.loops else [*found, *working[:1]]
+
+    def _release_in(
+        self, region: Region, growth: Growth, candidates: Candidates, integers: Integers
+    ) -> Release | None:
+        found: list[Release] = []
+        for emptying in candidates.emptyings:
+            piece = emptying.piece
+            route = region.route(emptying.steps)
+            if route is None or piece.scope.name == "__init__":
+                continue
+            if not fits(emptying.keys, growth.keys) or self._other_object(region, growth, emptying):
+                continue
+            ring = piece is growth.piece and emptying.size is None and growth.verb != "item"
+            if not ring:
+                bound = bound_of(emptying.size, route, region.loop, integers)
+                found.append(_release(piece, bound))
+        found.sort(key=lambda release: release.bound is None)
+        return found[0] if found else None
+
+    def _other_object(self, region: Region, growth: Growth, emptying: Emptying) -> bool:
+        """Whether growth and emptying are methods called on different objects of one class."""
+        grown = region.reach.get(growth.piece.scope)
+        emptied = region.reach.get(emptying.piece.scope)
+        if grown is None or emptied is None or growth.piece.scope is emptying.piece.scope:
+            return False
+        if growth.calls or growth.piece.scope.owner is not emptying.piece.scope.owner:
+            return False
+        growing = {name.rpartition(".")[2] for name in grown.receivers}
+        emptying_names = {name.rpartition(".")[2] for name in emptied.receivers}
+        if growing & _NEUTRAL or emptying_names & _NEUTRAL:
+            return False
+        own = self.place.expression.rpartition(".")[0].rpartition(".")[2]
+        wanted = {own} if own in growing else growing
+        return not wanted & emptying_names
+
+    def _made_with_limit(self, candidates: Candidates, integers: Integers) -> Release | None:
+        """`deque(maxlen=n)` bounds itself wherever it was made."""
+        if self.place.container != "deque":
+            return None
+        for piece, value in candidates.made:
+            if isinstance(value, ast.Call) and dotted(value.func).endswith("deque"):
+                limits = [keyword.value for keyword in value.keywords if keyword.arg == "maxlen"]
+                limits = limits or value.args[1:2]
+                endless = isinstance(limits[0], ast.Constant) if limits else True
+                size = integers.value(limits[0], piece.scope) if limits else None
+                if size is not None or not endless:
+                    return _release(piece, size)
+        return None
+
+    def pending(self, growth: Growth) -> str | None:
+        """What the running loop will still do that frees graphs, in words."""
+        depth = self.depth_of(growth)
+        if depth == len(self.regions):
+            return None
+        region = self.regions[depth]
+        route = region.route(growth.steps)
+        outer = self.regions[depth + 1 :] if self._outlives(region) else ()
+        return None if route is None else pending_of(region, route, outer)
+
+    def _outlives(self, region: Region) -> bool:
+        """Whether the holder is still there when the loop's function returns."""
+        if self.place.kind != "local" or self.home is not region.scope:
+            return True
+        returned = [piece for piece in self.home.pieces if isinstance(piece.node, ast.Return)]
+        return any(
+            isinstance(node, ast.Name) and node.id == self.place.name
+            for piece in returned
+            for node in piece.nodes()
+        )
+
+
+def _release(piece: Piece, bound: int | None) -> Release:
+    source = piece.scope.source
+    return Release(source.file, piece.line, code_of(source, piece.node), bound)
+
+
+def _few_turns(region: Region, integers: Integers) -> int | None:
+    loop = region.loop
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        return None
+    if dotted(loop.iter.func) != "range" or len(loop.iter.args) != 1:
+        return None
+    turns = integers.value(loop.iter.args[0], region.scope)
+    return turns if turns is not None and 0 < turns <= _FEW_TURNS else None
+
+
+def path_keys(path: str) -> Keys:
+    """A place's path as keys: `['loss'][...]` becomes `'loss'` and `*`."""
+    return tuple(
+        f".{match[1]}" if match[1] else repr(match[2]) if match[3] is None else ANY
+        for match in _PATH.finditer(path)
+    )
+
+
+def _misfit(keys: Keys, path: Keys) -> int:
+    """0 where a written key agrees with the path, 1 where nothing is said, 2 where they differ."""
+    if not fits(keys, path):
+        return 2
+    said = any(key == other != ANY for key, other in zip(keys, path, strict=False))
+    return 0 if said else 1

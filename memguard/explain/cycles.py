@@ -1,0 +1,84 @@
+"""Survivors without a root: the attribute that closes their cycle, or the ctx that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memguard.explain import graph, naming, paths
+from memguard.explain.accumulation import Located, Question, locate
+from memguard.explain.advice import advise
+from memguard.explain.frames import is_user_file
+from memguard.explain.places import Place, Spot
+from memguard.explain.search import Search, is_user_module
+from memguard.explain.source import find_statement
+
+
+def find_cycle(
+    question: Question,
+    search: Search,
+    targets: list[Any],
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> Located | None:
+    """Without a root: the attribute that closes the cycle, or the ctx that keeps the tensor."""
+    children = paths.children_of(search)
+    loop = paths.cycle_through(search, children)
+    if loop:
+        objects = [search.objects[key] for key in loop]
+        located = _cycle_place(question, search, [*objects, objects[0]], stack, weight)
+        if located is not None:
+            return located
+    for target in targets:
+        path = paths.path_to_root(search, id(target))
+        located = locate(question, search, path, 0, stack, weight)
+        if located is not None:
+            return located
+    return None
+
+
+def _cycle_place(
+    question: Question,
+    search: Search,
+    path: list[Any],
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> Located | None:
+    steps = naming.readable(path, search)
+    best: tuple[bool, naming.Step] | None = None
+    for step in steps:
+        if step.edge.kind in ("attribute", "closure") and step.edge.name and step.owner is not None:
+            user = _is_user_owner(step.owner)
+            if best is None or (user and not best[0]):
+                best = (user, step)
+    if best is None:
+        return None
+    owner, name = best[1].owner, best[1].edge.name
+    cls = type(owner)
+    place = Place(
+        "cycle",
+        name,
+        f"{cls.__name__}.{name}",
+        type(best[1].value).__name__,
+        file=naming.class_file(cls),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+    )
+    statement = find_statement(place, stack, question.evaluation)
+    advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
+    chain = ("no root: a reference cycle", *_loop_text(steps))
+    return Located(place, statement, advice, chain, cls.__name__, len(question.births))
+
+
+def _loop_text(steps: Sequence[naming.Step]) -> list[str]:
+    lines = [naming.type_text(steps[0].value)]
+    lines += [f"{s.edge.text.strip()}: {naming.type_text(s.value)}" for s in steps[1:]]
+    return lines
+
+
+def _is_user_owner(owner: Any) -> bool:
+    cls = type(owner)
+    if is_user_module(cls.__module__, None):
+        return True
+    file = naming.class_file(cls)
+    return file is not None and is_user_file(file)

@@ -1,0 +1,211 @@
+"""A user's own statement with a part of it rewritten, all other text left as it is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from memguard.explain.syntax import UNPARSABLE, dotted, same, words
+from memguard.explain.text import cut
+
+_SCALAR = words(
+    "loss error err accuracy acc metric score dice iou jaccard f1 auc nll kl mse mae rmse bce ce "
+    "reward return norm precision recall psnr ssim elbo perplexity ppl penalty regularizer reg "
+    "criterion objective cost distance divergence lossfn lossg lossd errd errg"
+)
+_TENSOR = words(
+    "logit logits output outputs out pred preds prediction predictions feature features feat feats "
+    "embedding embeddings emb hidden state states h c z x y image images img fake activation "
+    "activations prob probs value values entropy entropies log logprob query key vector vectors "
+    "attention weights tensor reconstruction recon residual grad grads latent target targets batch"
+)
+# Library functions that give one number.
+_SCALAR_FUNCTIONS = re.compile(r".*(loss|entropy|_nll|mse|_error|criterion|divergence)\w*")
+_REDUCING = words("mean sum norm min max median prod var std nanmean")
+_COEFFICIENTS = words(
+    "alpha beta gamma momentum decay lr lam lambda_ coef coeff factor rate n k i j eps tau scale "
+    "count batch_size bs step steps epoch idx index weight_decay"
+)
+_CUT_OFF = words("item detach tolist numpy size numel dim")
+
+
+class Line:
+    """One statement on one line, and replacements in it.
+
+    Args:
+        code: the statement's text.
+
+    Raises:
+        ValueError: it is no single statement that parses.
+    """
+
+    def __init__(self, code: str) -> None:
+        try:
+            body = ast.parse(code).body
+        except UNPARSABLE as error:
+            raise ValueError(code) from error
+        if len(body) != 1 or hasattr(body[0], "body"):
+            raise ValueError(code)
+        self.code = code
+        self.node = body[0]
+        self._changes: list[tuple[int, int, str]] = []
+
+    def text(self, node: ast.expr) -> str:
+        """The text of a part."""
+        return cut([self.code], node)
+
+    def replace(self, node: ast.expr, text: str) -> None:
+        """Put another text in a part's place."""
+        end = node.end_col_offset if node.end_col_offset is not None else node.col_offset
+        self._changes.append((node.col_offset, end, text))
+
+    def call_on(self, node: ast.expr, method: str) -> None:
+        """Put a method call behind a part: `.detach()`."""
+        self.replace(node, called_on(self.text(node), node, method))
+
+    def result(self) -> str | None:
+        """The statement with all replacements; None when there are none or it would not parse."""
+        raw = self.code.encode()
+        for start, end, text in sorted(self._changes, reverse=True):
+            raw = raw[:start] + text.encode() + raw[end:]
+        changed = raw.decode(errors="replace")
+        try:
+            ast.parse(changed)
+        except UNPARSABLE:
+            return None
+        return changed if self._changes else None
+
+    def find(self, text: str | None) -> ast.expr | None:
+        """The part written as the text."""
+        if text is None:
+            return None
+        try:
+            wanted = ast.parse(text, mode="eval").body
+        except UNPARSABLE:
+            return None
+        parts = [node for node in ast.walk(self.node) if isinstance(node, type(wanted))]
+        loads = [part for part in parts if not isinstance(getattr(part, "ctx", None), ast.Store)]
+        return next((part for part in reversed(loads) if same(part, wanted)), None)
+
+
+def called_on(text: str, node: ast.expr, method: str) -> str:
+    """`loss.item()`; `(a + b).detach()` where the text needs brackets."""
+    plain = isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.ListComp))
+    return f"{text}{method}" if plain else f"({text}){method}"
+
+
+def looks_scalar(value: ast.expr) -> bool:
+    """Whether a value is one number, going by its name or the function it comes from."""
+    if isinstance(value, ast.Call):
+        func = value.func
+        if isinstance(func, ast.Attribute) and func.attr in _REDUCING:
+            return not value.args and not value.keywords
+        name = dotted(func).rpartition(".")[2].lower()
+        return bool(_SCALAR_FUNCTIONS.fullmatch(name)) or _has_word(name, _SCALAR)
+    if isinstance(value, ast.BinOp):
+        leaves = list(attached_leaves(value))
+        return bool(leaves) and all(looks_scalar(leaf) for leaf in leaves)
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.slice, ast.Constant) and looks_scalar_name(str(value.slice.value))
+    return looks_scalar_name(dotted(value).rpartition(".")[2])
+
+
+def looks_scalar_name(name: str) -> bool:
+    """Whether a variable of that name is likely one number: `recon_loss`, `acc`."""
+    return _has_word(name.lower(), _SCALAR)
+
+
+def looks_like_tensor(value: ast.expr) -> bool:
+    """Whether a value is likely a tensor, going by its name."""
+    name = dotted(value).rpartition(".")[2].lower()
+    if isinstance(value, ast.Call):
+        return not cut_off(value) and dotted(value.func) not in ("len", "int", "float", "str")
+    return _has_word(name, _TENSOR) or _has_word(name, _SCALAR) or name.endswith("prob")
+
+
+def _has_word(name: str, known: frozenset[str]) -> bool:
+    return any(part in known for part in name.split("_")) or name in known
+
+
+def cut_off(value: ast.expr) -> bool:
+    """Whether a value is written as a number or a detached tensor."""
+    if isinstance(value, ast.Constant):
+        return True
+    if isinstance(value, ast.Name):
+        return value.id.isupper() or value.id in _COEFFICIENTS
+    if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
+        return value.value.attr == "shape"
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute):
+        return value.func.attr in _CUT_OFF or cut_off(value.func.value)
+    return dotted(value.func) in ("len", "float", "int")
+
+
+def attached_leaves(value: ast.expr) -> Iterator[ast.expr]:
+    """Parts of a sum or product that may carry a graph."""
+    if isinstance(value, ast.BinOp):
+        yield from attached_leaves(value.left)
+        yield from attached_leaves(value.right)
+    elif isinstance(value, (ast.UnaryOp, ast.Await)):
+        yield from attached_leaves(value.operand if isinstance(value, ast.UnaryOp) else value.value)
+    elif not cut_off(value):
+        yield value
+
+
+def detach_in(line: Line, value: ast.expr, *, holder: str = "", numbers: bool = True) -> bool:
+    """Detach what a statement puts in; True when something was changed.
+
+    Args:
+        line: the statement.
+        value: what goes in.
+        holder: the holder's name, which says of a bare `v` whether it is a number.
+        numbers: whether single numbers may become plain ones by `.item()`.
+    """
+    parts = _tensor_parts(value)
+    for part in parts:
+        scalar = looks_scalar(part) or (_is_bare(part) and looks_scalar_name(_singular(holder)))
+        line.call_on(part, ".item()" if scalar and numbers else ".detach()")
+    return bool(parts)
+
+
+def _is_bare(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in ("v", "val", "value", "l", "item")
+
+
+def _singular(name: str) -> str:
+    word = name.lower()
+    return word[:-2] if word.endswith("sses") else word.removesuffix("s")
+
+
+def _tensor_parts(value: ast.expr) -> list[ast.expr]:
+    """The parts of a value to detach: itself, or the tensors in a tuple, dict or record."""
+    members = _members(value)
+    if members is not None:
+        return [part for member in members for part in _tensor_parts_of_member(member)]
+    leaves = list(attached_leaves(value))
+    if isinstance(value, ast.BinOp) and leaves:
+        scalars = [leaf for leaf in leaves if looks_scalar(leaf)]
+        if len(leaves) == 1 or len(scalars) == 1:
+            return (scalars or leaves)[:1]
+        return [value]
+    return leaves
+
+
+def _tensor_parts_of_member(member: ast.expr) -> list[ast.expr]:
+    if _members(member) is not None:
+        return _tensor_parts(member)
+    return [member] if looks_like_tensor(member) and not cut_off(member) else []
+
+
+def _members(value: ast.expr) -> Sequence[ast.expr] | None:
+    if isinstance(value, (ast.Tuple, ast.List, ast.Set)):
+        return value.elts
+    if isinstance(value, ast.Dict):
+        return value.values
+    if isinstance(value, ast.Call) and dotted(value.func).rpartition(".")[2][:1].isupper():
+        return [*value.args, *(keyword.value for keyword in value.keywords)]
+    if isinstance(value, ast.Call) and dotted(value.func) == "dict":
+        return [keyword.value for keyword in value.keywords]
+    return None

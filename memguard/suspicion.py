@@ -1,0 +1,66 @@
+"""What is under suspicion, by kind: the judge's memory between steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from memguard.judge.chains import LOOKS, Look, keeps_reaching
+from memguard.judge.survivors import Opinion, Survey, Track, advance
+
+Watched = Literal["graph", "tensor"]
+
+# Steps of which it is remembered whether their births could be seen.
+OBSERVED = 256
+
+# Survivors by which a told case must have grown before it is looked at again.
+CHECK_AGAIN = 10
+
+
+class Suspicion:
+    """Surveys of one kind of survivor, from the first doubt to a confirmed case.
+
+    Attributes:
+        opinion: the judge's last word.
+    """
+
+    __slots__ = ("_hold_until", "_looks", "_observed", "_patience", "_track", "opinion")
+
+    def __init__(self, window: int, patience: int) -> None:
+        self.opinion = Opinion("clean", "nothing seen yet")
+        self._patience = patience
+        self._track = Track(window)
+        self._observed: deque[int] = deque(maxlen=OBSERVED)
+        self._looks: deque[Look] = deque(maxlen=LOOKS)
+        self._hold_until = 0
+
+    def observe(self, step: int) -> None:
+        """The sensors could see what was born in `step`."""
+        if not self._observed or self._observed[-1] != step:
+            self._observed.append(step)
+
+    def survey(self, now: int, births: list[int], deaths: list[int]) -> Opinion | None:
+        """Take a step's counts into account; the opinion when there is a case to investigate."""
+        survey = Survey(now, births, deaths, self._observed)
+        self._track, self.opinion = advance(self._track, survey, self._patience)
+        if self.opinion.state == "clean":
+            self._hold_until = 0
+        return self._due(self.opinion)
+
+    def reach(self, look: Look) -> Opinion | None:
+        """Take a dated look into account; the opinion when a chain is a case to investigate."""
+        self._looks.append(look)
+        window = self._track.window
+        if look.oldest is None or not keeps_reaching([*self._looks], window, self._patience):
+            return None
+        births = tuple(range(look.oldest, look.step - window))
+        reason = f"live tensors reach back to step {look.oldest}, as they did {LOOKS} looks ago"
+        return self._due(Opinion("confirmed", reason, births))
+
+    def _due(self, opinion: Opinion) -> Opinion | None:
+        enough = len(opinion.births) >= self._hold_until
+        return opinion if opinion.state == "confirmed" and enough else None
+
+    def hold(self, survivors: int, until: int | None) -> None:
+        """Leave the case alone until there are `until` survivors, or clearly more than now."""
+        self._hold_until = until or survivors + max(CHECK_AGAIN, survivors // 4)
