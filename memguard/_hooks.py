@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+
+import torch
 
 from memguard import _torch
 from memguard._torch import Undo
+
+_Hooks = dict[int, Any]  # what torch keeps in `module._forward_hooks`
 
 
 class ModuleHook:
     """A forward hook that calls `seen(module, output)` in this process and nowhere else.
 
-    A copied model gets a hook that removes itself at its first call. A pickled one gets a
-    standard-library callable that ignores its arguments, so it loads where memguard is missing.
-    While torch.compile traces, the hook is an empty function: no graph break, nothing recorded.
+    It is not in a copied model once the copy is made. A pickled model gets a standard-library
+    callable that ignores its arguments in its place, so it loads where memguard is missing. While
+    torch.compile traces, the hook is an empty function: no graph break, nothing recorded.
     """
 
-    __slots__ = ("__weakref__", "_process", "_seen")
+    __slots__ = ("__weakref__", "_hooks", "_process", "_seen")
 
-    def __init__(self, seen: Callable[[Any, Any], None]) -> None:
+    def __init__(self, seen: Callable[[Any, Any], None], hooks: weakref.ref[Any]) -> None:
         self._seen = seen
+        self._hooks = hooks
         self._process = os.getpid()
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
@@ -33,30 +42,56 @@ class ModuleHook:
             self._seen(module, output)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A bound method of a null context accepts anything and returns None.
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        return _null_hook()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Leaving:
-        return _Leaving()
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StandIn:
+        stand_in = _StandIn()
+        copied = memo.get(id(self._hooks()))
+        if copied is not None:
+            # Whoever copies lets go of `memo` when all is copied; then the entry goes.
+            memo[id(stand_in)] = _Leaving(stand_in, copied)
+        return stand_in
 
-    def __copy__(self) -> _Leaving:
-        return _Leaving()
 
+class _StandIn:
+    """What a copied model has in place of our hook until the copy is complete.
 
-class _Leaving:
-    """What a copied model has in place of our hook: it takes itself out."""
+    Whoever keeps the memo of a copy finds it there still: then it goes at its first call.
+    """
 
     __slots__ = ()
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
-        if _torch.is_compiling():
-            return
-        hooks = module._forward_hooks
+        if not _torch.is_compiling():
+            self.leave(module._forward_hooks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _null_hook()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _StandIn:
+        return _StandIn()
+
+    def leave(self, hooks: _Hooks) -> None:
         for key in [key for key, hook in hooks.items() if hook is self]:
             hooks.pop(key, None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
+
+class _Leaving:
+    """Takes a stand-in out of a copied model's hooks when it dies itself."""
+
+    __slots__ = ("_hooks", "_stand_in")
+
+    def __init__(self, stand_in: _StandIn, hooks: _Hooks) -> None:
+        self._stand_in = stand_in
+        self._hooks = hooks
+
+    def __del__(self) -> None:
+        self._stand_in.leave(self._hooks)
+
+
+def _null_hook() -> tuple[Any, ...]:
+    # A bound method of a null context accepts anything and returns None.
+    return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def on_module_call(module: Any, seen: Callable[[Any, Any], None]) -> Undo:
@@ -67,6 +102,89 @@ def on_module_call(module: Any, seen: Callable[[Any, Any], None]) -> Undo:
     """
     if _torch.is_scripted(module):
         raise TypeError(f"{type(module).__name__} is TorchScript, whose hooks are compiled")
-    handle = module.register_forward_hook(ModuleHook(seen))
-    undo: Undo = handle.remove
+    hook = ModuleHook(seen, weakref.ref(module._forward_hooks))
+    handle = module.register_forward_hook(hook)
+    _placed.add(hook)
+
+    def undo() -> None:
+        handle.remove()
+        _placed.discard(hook)
+
     return undo
+
+
+# --- torch.jit.script ---
+
+
+class _Placed:
+    """The hooks in place, all of them hidden from `torch.jit.script` while there is one.
+
+    It compiles the hooks it finds in a module, and refuses those it cannot compile.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hooks: set[ModuleHook] = set()
+        self._undo: Undo | None = None
+
+    def add(self, hook: ModuleHook) -> None:
+        with self._lock:
+            self._hooks.add(hook)
+            if self._undo is None:
+                self._undo = _around_scripting(self._hidden)
+
+    def discard(self, hook: ModuleHook) -> None:
+        with self._lock:
+            self._hooks.discard(hook)
+            if not self._hooks and self._undo is not None:
+                self._undo()
+                self._undo = None
+
+    @contextlib.contextmanager
+    def _hidden(self, module: Any) -> Iterator[None]:
+        """Inside, `module` and what is below it have only the hooks they have unwatched."""
+        tables = [getattr(below, "_forward_hooks", {}) for below in module.modules()]
+        before = [(table, dict(table)) for table in tables if any(map(_is_ours, table.values()))]
+        for table, hooks in before:
+            _replace(table, {k: hook for k, hook in hooks.items() if not _is_ours(hook)})
+        try:
+            yield
+        finally:
+            for table, hooks in before:
+                # A hook whose time ended meanwhile does not come back.
+                still = {k: h for k, h in hooks.items() if not _is_ours(h) or h in self._hooks}
+                _replace(table, {**still, **table})
+
+
+def _around_scripting(inside: Callable[[Any], AbstractContextManager[None]]) -> Undo:
+    """Have `torch.jit.script` compile a module inside `inside(module)`; returns the undo."""
+    recursive: Any = getattr(torch.jit, "_recursive", None)
+    original = getattr(recursive, "create_script_module", None)  # seen in 2.13.0
+    if original is None:
+        return lambda: None
+
+    @functools.wraps(original)
+    def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
+        with inside(nn_module):
+            return original(nn_module, *args, **kwargs)
+
+    recursive.create_script_module = create_script_module
+
+    def undo() -> None:
+        # Somebody may have wrapped ours since; theirs must keep working.
+        if recursive.create_script_module is create_script_module:
+            recursive.create_script_module = original
+
+    return undo
+
+
+def _is_ours(hook: object) -> bool:
+    return isinstance(hook, (ModuleHook, _StandIn))
+
+
+def _replace(table: _Hooks, hooks: _Hooks) -> None:
+    table.clear()
+    table.update(hooks)
+
+
+_placed = _Placed()

@@ -213,7 +213,7 @@ def test_a_program_ends_as_it_does_under_python(python: Python, tmp_path: Path, 
     alike(python, ["script.py"], tmp_path, stdin="first\nsecond\n")
 
 
-@pytest.mark.parametrize("text", ["1/0", "import sys; sys.exit(3)"])
+@pytest.mark.parametrize("text", ["1/0", "import sys; sys.exit(3)", "def f(:"])
 def test_a_module_ends_as_it_does_under_python(python: Python, tmp_path: Path, text: str) -> None:
     """Same status and output; python's own frames for -m are not imitated."""
     (tmp_path / "module.py").write_text(f"print('here')\n{text}\n")

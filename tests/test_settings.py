@@ -328,8 +328,9 @@ def test_a_huge_or_hostile_value_still_makes_one_short_line() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    with pytest.raises(SettingsError, match=r"^window is a Hostile; accepted"):
-        read({"window": Hostile()})
+    for name in ("window", "action"):
+        with pytest.raises(SettingsError, match=rf"^{name} is a Hostile; accepted"):
+            read({name: Hostile()})
     with pytest.raises(SettingsError) as caught:
         read({"window": "9\n" * 1000})
     assert len(str(caught.value)) < 200

@@ -26,7 +26,7 @@ _BEFORE_THE_PROGRAM = (
     importlib.util.find_spec.__code__.co_filename,
 )
 
-# A module that nobody refers to any more may lose its variables; code of ours still runs in it.
+# What was __main__ before: code of it is still running.
 _former_main: list[ModuleType | None] = []
 
 

@@ -119,6 +119,10 @@ class Clock:
         self._forwards_since_backward = 0
         if self._manual or self._optimizer_known:
             return False
+        if self.backwards == 1 and self.beat == "forward":
+            # The forward that this backward follows has ended the step already.
+            self.beat = "backward"
+            return False
         return self._end("backward")
 
     def _is_stray(self) -> bool:

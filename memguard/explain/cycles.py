@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memguard.explain import graph, naming, paths
-from memguard.explain.accumulation import Located, Question, locate
+from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
 from memguard.explain.places import Place, Spot
@@ -22,6 +22,10 @@ def find_cycle(
     weight: graph.Weight,
 ) -> Located | None:
     """Without a root: the attribute that closes the cycle, or the ctx that keeps the tensor."""
+    kept = _located(question, search, targets, stack, weight)
+    for located in kept:
+        if located.place.kind == "ctx":
+            return located
     children = paths.children_of(search)
     loop = paths.cycle_through(search, children)
     if loop:
@@ -29,12 +33,24 @@ def find_cycle(
         located = _cycle_place(question, search, [*objects, objects[0]], stack, weight)
         if located is not None:
             return located
+    return kept[0] if kept else None
+
+
+def _located(
+    question: Question,
+    search: Search,
+    targets: list[Any],
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> list[Located]:
+    """What each survivor hangs on by itself."""
+    found: list[Located] = []
     for target in targets:
         path = paths.path_to_root(search, id(target))
         located = locate(question, search, path, 0, stack, weight)
-        if located is not None:
-            return located
-    return None
+        if located is not None and not is_known(located, found):
+            found.append(located)
+    return found
 
 
 def _cycle_place(

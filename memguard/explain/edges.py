@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memguard import _torch
+from memguard.explain.frames import read_locals
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,23 @@ def _class(parent: type, child: Any) -> Edge | None:
     return Edge("class", "")
 
 
+_FRAME_ATTRIBUTES = ("gi_frame", "cr_frame", "ag_frame")
+
+
+def suspended_frame(value: Any) -> types.FrameType | None:
+    """The frame of a generator or coroutine, or the frame itself; None when it has ended."""
+    if type(value) is types.FrameType:
+        return value
+    found = (getattr(value, name, None) for name in _FRAME_ATTRIBUTES)
+    return next((frame for frame in found if frame is not None), None)
+
+
 def _generator(parent: Any, child: Any) -> Edge | None:
-    return Edge("frame", "")
+    frame = suspended_frame(parent)
+    if frame is None:
+        return None
+    names = [name for name, value in read_locals(frame).items() if value is child]
+    return Edge("frame", f" local {names[0]}", names[0]) if names else Edge("frame", "")
 
 
 def _cache(parent: Any, child: Any) -> Edge | None:
@@ -203,6 +219,7 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (types.GeneratorType, _generator),
     (types.CoroutineType, _generator),
     (types.AsyncGeneratorType, _generator),
+    (types.FrameType, _generator),
     (list, _sequence),
     (tuple, _sequence),
     (collections.deque, _sequence),

@@ -124,12 +124,12 @@ def _from_survivors(
     search = Search(frames, [survivors, *survivors.values()])
     search.run(targets)
     try:
-        rooted = search.has_root()
+        rooted = 2 * search.has_root().bit_count() >= len(targets)
         located = accumulation_points(question, search, targets, born, stack, weight)
         cycle = None
         if not rooted:
             cycle = find_cycle(question, search, targets, stack, weight)
-        return Explanation(tuple(located), bool(rooted), weight, cycle, search.complete)
+        return Explanation(tuple(located), rooted, weight, cycle, search.complete)
     finally:
         search.release()
         targets.clear()

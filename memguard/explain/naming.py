@@ -11,22 +11,23 @@ from typing import Any
 from memguard import _torch
 from memguard.explain import edges
 from memguard.explain.edges import Edge, isinstance_exact, own_dict
-from memguard.explain.frames import plain_integers, qualified_name
+from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.places import Place
 from memguard.explain.search import Search
 
 NAMEABLE = frozenset(
     {
-        "local",
-        "global",
         "attribute",
         "buffer",
+        "cache",
         "class",
         "closure",
-        "default",
-        "hook",
-        "cache",
         "ctx",
+        "default",
+        "frame",
+        "global",
+        "hook",
+        "local",
     }
 )
 
@@ -126,7 +127,7 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     becomes the place's path.
     """
     named = position
-    while named >= 0 and steps[named].edge.kind not in NAMEABLE:
+    while named >= 0 and not _is_users_name(steps, named):
         named -= 1
     if named < 0:
         return None
@@ -137,11 +138,35 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     return make(steps, named, path, container, search)
 
 
+def _is_users_name(steps: Sequence[Step], at: int) -> bool:
+    """Whether the step has a name that stands in the user's code.
+
+    An attribute that a library's class uses itself (the deque inside a `queue.Queue`) is the
+    library's; one that the user has set on a library's object is the user's.
+    """
+    step = steps[at]
+    if step.edge.kind not in NAMEABLE or (step.edge.kind == "frame" and not step.edge.name):
+        return False
+    if step.edge.kind != "attribute" or at == 0:
+        return True
+    cls = type(step.owner)
+    file = class_file(cls)
+    return file is None or is_user_file(file) or not _mentions(cls, step.edge.name)
+
+
+def _mentions(cls: type, attribute: str) -> bool:
+    """Whether a function of the class uses this attribute."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        for value in list(base.__dict__.values()):
+            code = getattr(_function_of(value), "__code__", None)
+            if code is not None and attribute in code.co_names:
+                return True
+    return False
+
+
 def _expression(steps: Sequence[Step], last: int) -> str:
     parts = []
     for step in steps[: last + 1]:
-        if step.edge.kind == "frame":
-            continue
         parts.append(step.edge.text)
     return "".join(parts).strip()
 
@@ -159,6 +184,27 @@ def _local(steps: Sequence[Step], at: int, path: str, container: str, search: Se
         function=qualified_name(code),
         first_line=code.co_firstlineno,
         numbers=search.frames.integers(index),
+    )
+
+
+def _frame_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    """A variable of a suspended generator, or of a frame that something keeps."""
+    step = steps[at]
+    frame = edges.suspended_frame(step.owner)
+    assert frame is not None  # its edge was read from it
+    code = frame.f_code
+    return Place(
+        "local",
+        step.edge.name,
+        step.edge.name,
+        container,
+        path,
+        file=code.co_filename,
+        function=qualified_name(code),
+        first_line=code.co_firstlineno,
+        numbers={**plain_integers(frame.f_globals), **plain_integers(read_locals(frame))},
     )
 
 
@@ -316,6 +362,7 @@ def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search
 
 
 _MAKERS = {
+    "frame": _frame_place,
     "local": _local,
     "global": _global,
     "attribute": _attribute_place,

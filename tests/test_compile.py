@@ -1,0 +1,261 @@
+"""torch.compile sees nothing of the guard: no graph break, no recompilation, the same results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from models import TASKS, Mlp, Task
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+import memguard
+from memguard.guard import Guard
+
+MLP = TASKS[0]
+
+# Past the free steps, in which modules are audited and hooks come and go.
+STEPS = 30
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What dynamo did during a run, and what came out.
+
+    Attributes:
+        graphs: graphs compiled; one more than usual is a recompilation.
+        breaks: graph breaks by reason.
+        frames: frames dynamo looked at, and how many of them it could compile.
+    """
+
+    graphs: int
+    breaks: dict[str, int]
+    frames: dict[str, int]
+    losses: list[float]
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    """Each test compiles anew; every recompilation is an error where a test asks for it."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def train(
+    model: nn.Module,
+    call: Callable[[Tensor], Tensor],
+    guard: Callable[[nn.Module, torch.optim.Optimizer], Any] | None,
+) -> Compiled:
+    """Train `model` through `call` for 30 steps and an evaluation; what dynamo counted."""
+    torch._dynamo.reset()
+    counters.clear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watching = guard(model, optimizer) if guard is not None else contextlib.nullcontext()
+    losses: list[float] = []
+    with watching:
+        for step in range(STEPS):
+            inputs, labels = MLP.batch(step)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(call(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if isinstance(watching, Guard):
+            report = watching.report()
+            assert (report.step, report.verdict, report.failures) == (STEPS, "clean", ())
+        with torch.no_grad():
+            losses.append(call(MLP.batch(0)[0]).sum().item())
+    return Compiled(
+        counters["stats"]["unique_graphs"],
+        dict(counters["graph_break"]),
+        dict(counters["frames"]),
+        losses,
+    )
+
+
+def model(dropout: float = 0.0) -> Mlp:
+    """The same model each time; without dropout, whose random numbers a compiler may reorder."""
+    torch.manual_seed(7)
+    made = Mlp()
+    for module in made.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    return made
+
+
+def watch(watched: nn.Module, optimizer: torch.optim.Optimizer) -> Guard:
+    return memguard.watch(watched, optimizer)
+
+
+def compare(run: Callable[[Any], Compiled]) -> Compiled:
+    """A bare and a watched run must be alike in every count; returns the watched one's."""
+    bare, watched = run(None), run(watch)
+
+    assert bare.graphs > 0
+    assert watched == bare
+    return watched
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_model_compiled_before_it_is_watched(backend: str, fullgraph: bool) -> None:
+    """Watching the wrapper that torch.compile returns costs no graph and no break."""
+
+    def run(guard: Any) -> Compiled:
+        compiled: Any = torch.compile(model(), backend=backend, fullgraph=fullgraph)
+        return train(compiled, compiled, guard)
+
+    assert compare(run).breaks == {}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_the_original_of_a_compiled_model_is_watched(backend: str, fullgraph: bool) -> None:
+    """Nor does watching the module inside the wrapper."""
+
+    def run(guard: Any) -> Compiled:
+        original = model()
+        compiled: Any = torch.compile(original, backend=backend, fullgraph=fullgraph)
+        return train(original, compiled, guard)
+
+    assert compare(run).breaks == {}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_model_compiled_after_it_is_watched(backend: str, fullgraph: bool) -> None:
+    """The hook that is there already compiles to nothing."""
+
+    def run(guard: Any) -> Compiled:
+        original = model()
+        calls: list[Any] = []
+
+        def call(inputs: Tensor) -> Tensor:
+            if not calls:
+                calls.append(torch.compile(original, backend=backend, fullgraph=fullgraph))
+            out: Tensor = calls[0](inputs)
+            return out
+
+        return train(original, call, guard)
+
+    assert compare(run).breaks == {}
+
+
+@pytest.mark.parametrize("steps", [1, 5, 20])
+def test_a_model_compiled_in_the_middle_of_a_watched_run(steps: int) -> None:
+    """Whether modules are being audited at that moment or not, the whole model is one graph."""
+
+    def run(guard: Any) -> Compiled:
+        original = model()
+        calls: list[Any] = []
+
+        def call(inputs: Tensor) -> Tensor:
+            calls.append(original)
+            if len(calls) == steps + 1:
+                calls[:] = [torch.compile(original, backend="eager", fullgraph=True)] * (steps + 1)
+            out: Tensor = calls[-1](inputs) if calls[-1] is not original else original(inputs)
+            if calls[0] is not original:
+                calls.append(calls[0])
+                del calls[-2:-1]
+                calls[-1] = calls[0]
+            return out
+
+        return train(original, call, guard)
+
+    assert compare(run).graphs <= 2
+
+
+def test_a_model_compiled_in_place() -> None:
+    """`model.compile()` before and after watching compiles what it would without."""
+
+    def before(guard: Any) -> Compiled:
+        made = model()
+        made.compile(backend="aot_eager", fullgraph=True)
+        return train(made, made, guard)
+
+    def after(guard: Any) -> Compiled:
+        made = model()
+
+        def call(inputs: Tensor) -> Tensor:
+            if made._compiled_call_impl is None:
+                made.compile(backend="aot_eager", fullgraph=True)
+            out: Tensor = made(inputs)
+            return out
+
+        return train(made, call, guard)
+
+    assert compare(before).breaks == {}
+    assert compare(after).breaks == {}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_part_of_an_eager_model(in_place: bool) -> None:
+    """A root that runs eagerly may contain compiled blocks; hooks below them are never put in."""
+
+    def run(guard: Any) -> Compiled:
+        made = model()
+        if in_place:
+            made.body.compile(backend="aot_eager", fullgraph=True)
+        else:
+            made.body = torch.compile(made.body, backend="aot_eager", fullgraph=True)  # type: ignore[assignment]
+        return train(made, made, guard)
+
+    assert compare(run).breaks == {}
+
+
+def test_a_compiled_step_around_a_watched_model() -> None:
+    """A compiled function that calls the model, loss and all."""
+
+    def run(guard: Any) -> Compiled:
+        made = model()
+
+        @torch.compile(backend="aot_eager", fullgraph=True)
+        def forward(inputs: Tensor) -> Tensor:
+            out: Tensor = made(inputs)
+            return out
+
+        return train(made, forward, guard)
+
+    assert compare(run).breaks == {}
+
+
+def test_varying_shapes_compile_as_often_as_without_the_guard() -> None:
+    """Batches of new sizes make dynamo specialise once more, watched or not."""
+    task = Task("mlp", Mlp, (6, 8), MLP.optimizer)
+
+    def run(guard: Any) -> Compiled:
+        original = model()
+        compiled: Any = torch.compile(original, backend="eager")
+        sizes = iter(range(2, 100))
+
+        def call(inputs: Tensor) -> Tensor:
+            compiled(torch.ones(next(sizes), 8))
+            out: Tensor = compiled(inputs)
+            return out
+
+        return train(original, call, guard)
+
+    assert task.shape == (6, 8)
+    compare(run)
+
+
+def test_a_leak_of_a_compiled_model_is_found() -> None:
+    """Being unseen by the compiler does not make the guard blind."""
+    compiled: Any = torch.compile(model(), backend="aot_eager", fullgraph=True)
+    optimizer = torch.optim.SGD(compiled.parameters(), lr=0.1)
+    kept: list[Tensor] = []
+    with memguard.watch(compiled, optimizer), pytest.raises(memguard.LeakError):
+        for step in range(STEPS):
+            inputs, labels = MLP.batch(step)
+            loss = nn.functional.cross_entropy(compiled(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            kept.append(loss)
+    assert len(kept) < STEPS

@@ -1,0 +1,287 @@
+"""Loops that look guilty and are not: each runs to its end without a leak."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from programs import Run
+
+# name of the case: program
+CASES: dict[str, str] = {
+    "floats of losses": """
+        losses = []
+        for _ in range(80):
+            losses.append(train_step(model, optimizer).item())
+        """,
+    "detached losses": """
+        losses = []
+        for _ in range(80):
+            losses.append(train_step(model, optimizer).detach())
+        """,
+    "accumulation over sixteen micro-batches": """
+        def fit():
+            pending = []
+            for step in range(160):
+                x, y = batch()
+                loss = (model(x) - y).pow(2).mean()
+                (loss / 16).backward()
+                pending.append(loss)
+                if step % 16 == 15:
+                    optimizer.step(); optimizer.zero_grad()
+                    pending = []
+        fit()
+        """,
+    "the best loss, kept with its graph": """
+        best = None
+        for _ in range(80):
+            loss = train_step(model, optimizer)
+            if best is None or loss < best:
+                best = loss
+        """,
+    "an attribute that holds the last output": """
+        class Keeper(nn.Module):
+            def forward(self, x):
+                self.last = model(x)
+                return self.last
+        keeper = Keeper()
+        for _ in range(80):
+            x, y = batch()
+            loss = (keeper(x) - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "a second-order penalty": """
+        for _ in range(60):
+            x, y = batch()
+            x.requires_grad_()
+            out = model(x)
+            grad, = torch.autograd.grad(out.sum(), x, create_graph=True)
+            loss = (out - y).pow(2).mean() + grad.pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "inner loops of second order": """
+        for _ in range(40):
+            fast = {n: p for n, p in model.named_parameters()}
+            for _ in range(6):
+                x, y = batch()
+                inner = (torch.func.functional_call(model, fast, (x,)) - y).pow(2).mean()
+                grads = torch.autograd.grad(inner, list(fast.values()), create_graph=True)
+                fast = {n: p - 0.01 * g for (n, p), g in zip(fast.items(), grads)}
+            x, y = batch()
+            loss = (torch.func.functional_call(model, fast, (x,)) - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "evaluation without no_grad that keeps nothing": """
+        for epoch in range(4):
+            model.train()
+            for _ in range(10):
+                train_step(model, optimizer)
+            model.eval()
+            for _ in range(20):
+                x, y = batch()
+                error = (model(x) - y).pow(2).mean()
+        """,
+    "rollouts of varying length": """
+        def play(length):
+            rewards = []
+            for _ in range(length):
+                x, y = batch()
+                rewards.append((model(x) - y).pow(2).mean())
+            return rewards
+        for episode in range(40):
+            rewards = play(5 + 7 * episode % 50)
+            loss = torch.stack(rewards).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "a target network stepped in evaluation mode": """
+        import copy
+        target = copy.deepcopy(model).eval()
+        memory = []
+        for step in range(60):
+            x, y = batch()
+            wanted = target(x)
+            loss = (model(x) - wanted.detach() - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            with torch.no_grad():
+                for a, b in zip(target.parameters(), model.parameters()):
+                    a.mul_(0.9).add_(b, alpha=0.1)
+        """,
+    "a parameter average without gradients": """
+        average = {n: p.detach().clone() for n, p in model.named_parameters()}
+        for _ in range(80):
+            train_step(model, optimizer)
+            with torch.no_grad():
+                for n, p in model.named_parameters():
+                    average[n] = 0.9 * average[n] + 0.1 * p
+        """,
+    "copies of the best weights": """
+        import copy
+        best, weights = 1e9, None
+        for _ in range(80):
+            loss = train_step(model, optimizer).item()
+            if loss < best:
+                best, weights = loss, copy.deepcopy(model.state_dict())
+        """,
+    "a list of state dicts that share storage": """
+        history = []
+        for _ in range(80):
+            train_step(model, optimizer)
+            history.append(model.state_dict())
+        """,
+    "layers unfrozen late": """
+        model.first.requires_grad_(False)
+        for step in range(80):
+            if step == 40:
+                model.first.requires_grad_(True)
+            train_step(model, optimizer)
+        """,
+    "state detached at each step": """
+        cell = nn.GRUCell(8, 8)
+        head = nn.Linear(8, 1)
+        optimizer.add_param_group({"params": [*cell.parameters(), *head.parameters()]})
+        state = torch.zeros(32, 8)
+        for _ in range(60):
+            x, y = batch()
+            state = cell(x, state.detach())
+            loss = (head(state) - y).pow(2).mean() + model(x).mean() * 0
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "a closure called many times a step": """
+        optimizer.zero_grad()
+        lbfgs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=8)
+        x, y = batch()
+        def closure():
+            lbfgs.zero_grad()
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            return loss
+        for _ in range(30):
+            lbfgs.step(closure)
+        """,
+    "masks cached by length": """
+        masks = {}
+        def mask(n):
+            if n not in masks:
+                masks[n] = torch.ones(n, n).tril()
+            return masks[n]
+        for step in range(80):
+            mask(step % 11 + 1)
+            train_step(model, optimizer)
+        """,
+    "cycles that the collector frees": """
+        class Box:
+            def __init__(self, value):
+                self.value, self.me = value, self
+        for _ in range(400):
+            Box(train_step(model, optimizer).detach())
+        """,
+}
+
+# name of the case: program, most graphs its holder ever keeps
+WARNS: dict[str, tuple[str, int]] = {
+    "a list cleared every 30 steps": (
+        """
+        losses = []
+        for step in range(120):
+            losses.append(train_step(model, optimizer))
+            if step % 30 == 29:
+                print(torch.stack(losses).mean().item())
+                losses.clear()
+        """,
+        30,
+    ),
+    "a sum started anew every 25 steps": (
+        """
+        def fit():
+            running = 0.0
+            for step in range(100):
+                running += train_step(model, optimizer)
+                if (step + 1) % 25 == 0:
+                    print(running.item() / 25)
+                    running = 0.0
+        fit()
+        """,
+        25,
+    ),
+    "a helper that clears what it was given": (
+        """
+        def flush(rows):
+            print(torch.stack(rows).mean().item())
+            rows.clear()
+        def fit():
+            losses = []
+            for step in range(90):
+                losses.append(train_step(model, optimizer))
+                if len(losses) == 20:
+                    flush(losses)
+        fit()
+        """,
+        20,
+    ),
+    "a deque of sixteen": (
+        """
+        recent = collections.deque(maxlen=16)
+        for _ in range(80):
+            recent.append(train_step(model, optimizer))
+        """,
+        16,
+    ),
+    "a list cut at twenty": (
+        """
+        recent = []
+        for _ in range(80):
+            recent.append(train_step(model, optimizer))
+            if len(recent) > 20:
+                recent.pop(0)
+        """,
+        20,
+    ),
+    "a ring of twelve": (
+        """
+        ring = [None] * 12
+        for step in range(80):
+            ring[step % 12] = train_step(model, optimizer)
+        """,
+        12,
+    ),
+    "a memory with capacity": (
+        """
+        class Memory:
+            def __init__(self, capacity):
+                self.capacity, self.items, self.at = capacity, [], 0
+            def push(self, item):
+                if len(self.items) < self.capacity:
+                    self.items.append(item)
+                else:
+                    self.items[self.at] = item
+                self.at = (self.at + 1) % self.capacity
+        memory = Memory(30)
+        for _ in range(120):
+            memory.push(train_step(model, optimizer))
+        """,
+        30,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_healthy_loop_is_left_alone(case: str, tmp_path: Path) -> None:
+    """No leak, no warning, no failed part."""
+    run = Run(tmp_path, CASES[case])
+    assert not run.stopped, run.report.findings
+    assert not run.report.findings
+    assert not run.report.failures
+
+
+@pytest.mark.parametrize("case", WARNS)
+@pytest.mark.filterwarnings("ignore::memguard.LeakWarning")
+def test_graphs_in_a_bounded_holder_are_a_warning(case: str, tmp_path: Path) -> None:
+    """A ring of attached tensors is told once, with its bound, and the loop goes on."""
+    source, bound = WARNS[case]
+    run = Run(tmp_path, source)
+    assert not run.stopped, run.report.findings
+    [finding] = run.report.findings
+    assert finding.severity == "warning"
+    assert finding.holders[0].bound == bound
+    assert f"at most {bound}" in finding.summary
