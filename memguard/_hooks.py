@@ -24,7 +24,8 @@ class ModuleHook:
 
     It is not in a copied model once the copy is made. A pickled model gets a standard-library
     callable that ignores its arguments in its place, so it loads where memguard is missing. While
-    torch.compile traces, the hook is an empty function: no graph break, nothing recorded.
+    torch.compile traces, the hook is an empty function: no graph break, nothing recorded. Around
+    compiled code it runs as it always does.
     """
 
     __slots__ = ("__weakref__", "_hooks", "_process", "_seen")
@@ -87,6 +88,23 @@ class _Leaving:
 
     def __del__(self) -> None:
         self._stand_in.leave(self._hooks)
+
+
+def _keep_from_dynamo(function: Any) -> None:
+    """Never compile `function` by itself, nor what it calls; traced code still sees through it.
+
+    The hook of a compiled module runs in a frame of its own, between compiled ones. Left to
+    dynamo it would be compiled as what it is while tracing: an empty function.
+    """
+    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    mark = getattr(dynamo, "set_code_exec_strategy", None)  # seen in 2.13.0
+    if mark is not None:
+        skip = dynamo._FrameAction.SKIP
+        mark(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+
+
+_keep_from_dynamo(ModuleHook.__call__)
+_keep_from_dynamo(_StandIn.__call__)
 
 
 def _null_hook() -> tuple[Any, ...]:

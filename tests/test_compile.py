@@ -154,17 +154,15 @@ def test_a_model_compiled_in_the_middle_of_a_watched_run(steps: int) -> None:
 
     def run(guard: Any) -> Compiled:
         original = model()
-        calls: list[Any] = []
+        compiled: list[Any] = []
+        called = 0
 
         def call(inputs: Tensor) -> Tensor:
-            calls.append(original)
-            if len(calls) == steps + 1:
-                calls[:] = [torch.compile(original, backend="eager", fullgraph=True)] * (steps + 1)
-            out: Tensor = calls[-1](inputs) if calls[-1] is not original else original(inputs)
-            if calls[0] is not original:
-                calls.append(calls[0])
-                del calls[-2:-1]
-                calls[-1] = calls[0]
+            nonlocal called
+            called += 1
+            if called == steps:
+                compiled.append(torch.compile(original, backend="eager", fullgraph=True))
+            out: Tensor = compiled[0](inputs) if compiled else original(inputs)
             return out
 
         return train(original, call, guard)
@@ -202,9 +200,9 @@ def test_a_compiled_part_of_an_eager_model(in_place: bool) -> None:
     def run(guard: Any) -> Compiled:
         made = model()
         if in_place:
-            made.body.compile(backend="aot_eager", fullgraph=True)
+            made.body.compile(backend="aot_eager")
         else:
-            made.body = torch.compile(made.body, backend="aot_eager", fullgraph=True)  # type: ignore[assignment]
+            made.body = torch.compile(made.body, backend="aot_eager")  # type: ignore[assignment]
         return train(made, made, guard)
 
     assert compare(run).breaks == {}
@@ -244,6 +242,23 @@ def test_varying_shapes_compile_as_often_as_without_the_guard() -> None:
 
     assert task.shape == (6, 8)
     compare(run)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_evaluation_loop_of_a_compiled_model_is_watched(in_place: bool) -> None:
+    """The hook around compiled code is called, so forwards give the beat where nothing else does."""
+    original = model().eval()
+    compiled: Any = original
+    if in_place:
+        original.compile(backend="eager")
+    else:
+        compiled = torch.compile(original, backend="eager")
+    kept: list[Tensor] = []
+    with memguard.watch(compiled) as guard, pytest.raises(memguard.LeakError):
+        for step in range(STEPS):
+            kept.append(compiled(MLP.batch(step)[0]))
+
+    assert guard.report().clock["forwards"] == guard.report().step == len(kept) + 1
 
 
 def test_a_leak_of_a_compiled_model_is_found() -> None:

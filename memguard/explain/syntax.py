@@ -168,7 +168,7 @@ class Source:
     def lines_naming(self, word: str) -> list[int]:
         """Lines on which `word` stands as a whole word, in order."""
         found: dict[int, None] = {}
-        at = self.text.find(word)
+        at = self.text.find(word) if word else -1
         while at >= 0:
             end = at + len(word)
             before, after = self.text[at - 1 : at], self.text[end : end + 1]

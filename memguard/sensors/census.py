@@ -27,7 +27,17 @@ class Census:
         collected_at: step in which the oldest generation was last collected; -1 for never.
     """
 
-    __slots__ = ("_fresh", "_installed", "_known", "_may_look", "_step", "collected_at", "plain")
+    __slots__ = (
+        "_fresh",
+        "_installed",
+        "_known",
+        "_looking",
+        "_may_look",
+        "_moved_on",
+        "_step",
+        "collected_at",
+        "plain",
+    )
 
     def __init__(self, window: int, may_look: Callable[[], bool]) -> None:
         self.plain = Cohorts(window)
@@ -37,6 +47,8 @@ class Census:
         self._fresh: list[Mark] = []
         self._step = 0
         self._installed = False
+        self._looking = False
+        self._moved_on = False
 
     def install(self) -> None:
         """Start listening to the collector, and take what exists now as given."""
@@ -64,13 +76,25 @@ class Census:
         """
         known = self._known
         is_tensor_type = _torch.is_tensor_type
-        young = [item for item in gc.get_objects(generation=0) if is_tensor_type(type(item))]
-        for tensor in young:
-            mark = known.get(id(tensor))
-            if mark is None or mark() is not tensor:
-                self._meet(tensor, step, judged)
-        if len(known) > 4096 and len(known) > 4 * len(young):
+        # Our own lists may set off a collection, which must not look again in the midst of this.
+        self._looking = True
+        try:
+            young = [item for item in gc.get_objects(generation=0) if is_tensor_type(type(item))]
+            for tensor in young:
+                mark = known.get(id(tensor))
+                if mark is None or mark() is not tensor:
+                    self._meet(tensor, step, judged)
+        finally:
+            self._looking = False
+        if self._moved_on:
+            self._forget_known()
+        elif len(known) > 4096 and len(known) > 4 * len(young):
             self._known = {key: mark for key, mark in known.items() if mark() is not None}
+
+    def _forget_known(self) -> None:
+        """What was young has been moved on, so no look meets it again."""
+        self._known.clear()
+        self._moved_on = False
 
     def _meet(self, tensor: Any, step: int, judged: bool) -> None:
         with _torch.without_overrides():
@@ -100,10 +124,12 @@ class Census:
         # Exceptions in a collector callback are printed to the user's stderr; none may leave.
         try:
             if phase == "start":
-                if self._may_look():
+                if not self._looking and self._may_look():
                     self.look(self._step)
             else:
-                self._known.clear()
+                self._moved_on = True
+                if not self._looking:
+                    self._forget_known()
                 if info.get("generation", 0) == 2:
                     self.collected_at = self._step
         except Exception:
