@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from memguard.guard import Guard
     from memguard.records import Report
     from memguard.watching import watch
-    from memguard.watching import watch
 
 __all__ = [
     "Guard",

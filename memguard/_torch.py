@@ -36,6 +36,18 @@ def is_tensor_type(cls: type) -> bool:
     return known
 
 
+def tensor_types() -> set[type]:
+    """Tensor types known by now: torch.Tensor and all its subclasses, found by walking down."""
+    pending = [torch.Tensor]
+    found: set[type] = set()
+    while pending:
+        cls = pending.pop()
+        if cls not in found:
+            found.add(cls)
+            pending.extend(type.__subclasses__(cls))
+    return found
+
+
 def is_module(value: object) -> bool:
     """Whether `value` is an nn.Module, judged by its real type."""
     return torch.nn.Module in _mro(type(value))
@@ -105,9 +117,16 @@ def next_nodes(node: Node) -> list[Node]:
     return [following for following, _ in node.next_functions if following is not None]
 
 
-@functools.lru_cache(maxsize=4096)
-def _saved_names(cls: Any) -> tuple[str, ...]:
-    return tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
+_saved_names_of: dict[type, tuple[str, ...]] = {}
+
+
+def _saved_names(cls: type) -> tuple[str, ...]:
+    names = _saved_names_of.get(cls)
+    if names is None:
+        names = tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
+        if len(_saved_names_of) < 4096:
+            _saved_names_of[cls] = names
+    return names
 
 
 def saved_tensors(node: Node) -> Iterator[torch.Tensor]:
@@ -168,25 +187,38 @@ def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
     return handle.remove
 
 
-def on_every_backward(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(roots)` after each `torch.autograd.backward`, which `Tensor.backward` calls.
+def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
+    """Call `hook(roots, is_gradient)` after each `torch.autograd.backward` and `torch.autograd.grad`.
 
-    torch offers no hook for this, so the public function is wrapped; only `memguard run` does that.
+    torch offers no hook for this, so the public functions are wrapped (`Tensor.backward` calls the
+    first by name); only `memguard run` does that.
     """
-    original = torch.autograd.backward
+    undo_backward = _wrap("backward", "tensors", lambda roots: hook(roots, False))
+    undo_gradient = _wrap("grad", "outputs", lambda roots: hook(roots, True))
+
+    def undo() -> None:
+        undo_backward()
+        undo_gradient()
+
+    return undo
+
+
+def _wrap(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
+    original = getattr(torch.autograd, name)
 
     @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        original(tensors, *args, **kwargs)
-        hook(tensors)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            hook(args[0] if args else kwargs.get(first))
+        return result
 
-    torch.autograd.backward = backward
+    setattr(torch.autograd, name, wrapper)
 
     def undo() -> None:
         # Somebody may have wrapped ours since; theirs must keep working.
-        if torch.autograd.backward is backward:
-            torch.autograd.backward = original
+        if getattr(torch.autograd, name) is wrapper:
+            setattr(torch.autograd, name, original)
 
     return undo
 

@@ -31,8 +31,16 @@ from memguard.suspicion import Suspicion, Watched
 
 _Result = TypeVar("_Result")
 
-# Steps between dated looks while watching is free.
+# Steps between looks at the youngest generation once watching is no longer free. Whatever was born
+# since the last look and is still alive is met all the same.
+LOOK_EVERY = 4
+
+# Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
+DATED_SELDOM = 32
+
+# Seconds from which an event is taken to have been interrupted by the kernel.
+INTERRUPTED = 5e-4
 
 
 class Guard:
@@ -58,7 +66,7 @@ class Guard:
         self._census = Census(settings.window, self._may_look)
         self._audit = Audit(self._canaries)
         self._figures = Figures(settings)
-        self._sources = Sources(self)
+        self._sources = Sources(self, self._clock)
         self._investigator = Investigator(
             self._canaries,
             self._census,
@@ -72,8 +80,10 @@ class Guard:
             "tensor": Suspicion(settings.window, settings.patience),
         }
         self._graph_told = False
+        self._canary_due = True
         self._audits = 0
         self._explaining = 0.0
+        self._expected = 0.0
         self._look_cost = MAX_NODES * SECONDS_PER_NODE
 
     # --- public ---
@@ -84,27 +94,18 @@ class Guard:
         Raises:
             LeakError: this turn confirmed a leak and the action is `raise`.
         """
-        with self._event() as mine:
-            ended = mine and not self._paused and self._clock.manual()
-            if ended:
-                self._end_step()
-        if ended:
-            self._react()
+        self._beat(self._clock.manual)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Inside, nothing is judged: neither steps nor what is born here."""
-        with self._event() as mine:
-            if mine:
-                self._part("census", self._census.look, self._clock.step)
+        self._take_census(judged=True)
         self._paused += 1
         try:
             yield
         finally:
-            with self._event() as mine:
-                if mine:
-                    self._part("census", self._census.look, self._clock.step, False)
             self._paused -= 1
+            self._take_census(judged=bool(self._paused))
 
     def report(self) -> Report:
         """What is known now, as one frozen record (about a millisecond)."""
@@ -130,6 +131,10 @@ class Guard:
             memory=memory,
             failures=tuple(self._failures.values()),
         )
+
+    def abandon(self) -> None:
+        """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
+        self._closed = True
 
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
@@ -175,8 +180,6 @@ class Guard:
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
         self._sources.watch(modules, optimizers)
-        if self._sources.optimizer_known:
-            self._clock.knows_optimizer()
 
     @property
     def closed(self) -> bool:
@@ -187,63 +190,79 @@ class Guard:
 
     def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
         """A root module was called: its output carries the step's canary."""
+        begun = self._enter()
+        if not begun:
+            return
         ended = False
-        with self._event() as mine:
-            if not mine or self._paused:
-                return
-            self._audit.called.add(id(module))
-            if self._may_touch() and self._governor.allows():
+        try:
+            if self._canary_due:
                 self._part("canaries", self._place_canary, output)
+                if self._audit.running:
+                    self._audit.called.add(id(module))
             if gives_beat:
-                if self._sources.optimizer_known:
-                    self._clock.knows_optimizer()
-                ended = self._clock.forward(id(module), bool(module.training))
+                ended = self._clock.forward(id(module), module.training)
                 if ended:
                     self._end_step()
+        finally:
+            self._leave(begun)
         if ended:
             self._react()
 
     def on_optimizer(self, optimizer: Any) -> None:
         """An optimizer stepped."""
-        ended = False
-        with self._event() as mine:
-            ended = mine and not self._paused and self._clock.optimizer(id(optimizer))
-            if ended:
-                self._end_step()
-        if ended:
-            self._react()
+        self._beat(self._clock.optimizer, id(optimizer))
 
-    def on_backward(self, roots: Any) -> None:
-        """A backward pass ended (only under `memguard run`)."""
-        ended = False
-        with self._event() as mine:
-            if not mine or self._paused:
-                return
-            if self._may_touch() and self._governor.allows():
+    def on_backward(self, roots: Any, is_gradient: bool) -> None:
+        """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
+        begun = self._enter()
+        if not begun:
+            return
+        try:
+            if self._canary_due:
                 self._part("canaries", self._place_canary, roots)
-            ended = self._clock.backward()
-            if ended:
-                self._end_step()
-        if ended:
-            self._react()
+        finally:
+            self._leave(begun)
+        self._beat(self._clock.gradient if is_gradient else self._clock.backward)
 
     def on_all_gone(self) -> None:
         """What was watched has been collected: there is nothing left to watch."""
         self.close()
 
-    @contextlib.contextmanager
-    def _event(self) -> Iterator[bool]:
-        """Whether this event is ours to handle: one at a time, in this process, while open."""
-        if self._closed or self._process != os.getpid() or not self._busy.acquire(blocking=False):
-            yield False
+    def _beat(self, event: Callable[..., bool], *source: int) -> None:
+        """Let the clock hear of an event, and end the step when it says so."""
+        begun = self._enter()
+        if not begun:
             return
-        begun = time.perf_counter()
         try:
-            yield True
+            ended = event(*source)
+            if ended:
+                self._end_step()
         finally:
-            explaining, self._explaining = self._explaining, 0.0
-            self._governor.charge(time.perf_counter() - begun, explaining)
-            self._busy.release()
+            self._leave(begun)
+        if ended:
+            self._react()
+
+    def _enter(self) -> float:
+        """When this event began; 0 when it is not ours: closed, paused, or within another event."""
+        if self._closed or self._paused or not self._busy.acquire(False):
+            return 0.0
+        return time.perf_counter()
+
+    def _leave(self, begun: float) -> None:
+        spent = time.perf_counter() - begun
+        if spent < INTERRUPTED:
+            self._governor.sensing += spent
+        else:
+            self._charge(spent)
+        self._busy.release()
+
+    def _charge(self, spent: float) -> None:
+        """Charge a long event: an explanation, a costly look, or an interruption."""
+        explaining, self._explaining = self._explaining, 0.0
+        expected, self._expected = self._expected, 0.0
+        # On a busy machine the kernel takes the processor away for milliseconds, now and then in
+        # the midst of an event; that is not what watching costs.
+        self._governor.charge(min(spent - explaining, INTERRUPTED + 4 * expected), explaining)
 
     def _part(self, name: str, work: Callable[..., _Result], *args: Any) -> _Result | None:
         """Do a part's work; a part that fails is switched off and named in the report."""
@@ -258,6 +277,16 @@ class Guard:
 
     # --- the step ---
 
+    def _take_census(self, judged: bool) -> None:
+        """Meet what is new now, as the user's own moment (the edge of a pause) asks for it."""
+        begun = self._enter()
+        if not begun:
+            return
+        try:
+            self._part("census", self._census.look, self._clock.step, judged)
+        finally:
+            self._leave(begun)
+
     def _may_touch(self) -> bool:
         return not self._graph_told and not self._canaries.full
 
@@ -266,26 +295,36 @@ class Guard:
         return (
             not self._closed
             and not self._paused
-            and self._process == os.getpid()
             and self._governor.allows(self._census.expected_cost())
         )
 
     def _place_canary(self, output: Any) -> None:
-        self._suspicions["graph"].observe(self._clock.step)
+        step = self._clock.step
+        self._suspicions["graph"].observe(step)
+        if type(output) is _torch.Tensor:
+            # The usual case, without the detours that subclasses and containers need.
+            self._canaries.place_one(step, output)
+            return
         with _torch.without_overrides():
-            self._canaries.place(self._clock.step, attached_outputs(output))
+            self._canaries.place(step, attached_outputs(output))
 
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
         now = self._clock.step
         self._clock.note_sequence(_torch.sequence_number())
-        if self._governor.allows(self._census.expected_cost()):
-            self._part("census", self._look, now)
+        free = now <= FREE_STEPS
+        if free or now % LOOK_EVERY == 0:
+            cost = self._census.expected_cost()
+            if self._governor.allows(cost):
+                self._expected += cost
+                self._part("census", self._look, now)
+            self._part("tensor judge", self._judge_tensors, now)
         self._census.begin(now)
         self._part("graph judge", self._judge_graphs, now)
-        self._part("tensor judge", self._judge_tensors, now)
-        self._part("audit", self._continue_audits, now)
+        if free or self._audit.running:
+            self._part("audit", self._continue_audits, now)
         self._governor.end_step()
+        self._canary_due = self._may_touch() and self._governor.allows()
 
     def _look(self, now: int) -> None:
         self._suspicions["tensor"].observe(now - 1)
@@ -301,12 +340,13 @@ class Guard:
     def _may_date(self, now: int) -> bool:
         if now < FREE_STEPS:
             return now % DATED_EVERY == 0
-        return self._governor.allows(self._look_cost)
+        return now % DATED_SELDOM == 0 and self._governor.allows(self._look_cost)
 
     def _date(self, tensors: list[Any], now: int) -> None:
         """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
         oldest, nodes = oldest_step(tensors, self._clock.step_of, now - MAX_REACH)
         self._look_cost = nodes * SECONDS_PER_NODE
+        self._expected += self._look_cost
         opinion = self._suspicions["graph"].reach(Look(now, oldest))
         if opinion is not None:
             self._investigate("graph", now, opinion)
@@ -365,12 +405,10 @@ class Guard:
 
     def _is_premature(self) -> bool:
         """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
-        if self._clock.beat != "forward" or self._sources.optimizer_known:
+        if self._clock.beat != "forward" or self._clock.optimizer_known:
             return False
         self._part("discovery", self._sources.discover)
-        if self._sources.optimizer_known:
-            self._clock.knows_optimizer()
-        return self._sources.optimizer_known and any(m.training for m in self._sources.roots())
+        return self._clock.optimizer_known and any(m.training for m in self._sources.roots())
 
     def _is_evaluation(self) -> bool:
         if self._clock.beat != "forward":

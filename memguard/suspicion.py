@@ -41,6 +41,12 @@ class Suspicion:
 
     def survey(self, now: int, births: list[int], deaths: list[int]) -> Opinion | None:
         """Take a step's counts into account; the opinion when there is a case to investigate."""
+        if len(births) < self._patience and not deaths:
+            # Nearly every step of a healthy loop ends here.
+            if self.opinion.state != "clean":
+                self.opinion = Opinion("clean", f"{len(births)} survivors")
+                self._track, self._hold_until = self._track.relieved(), 0
+            return None
         survey = Survey(now, births, deaths, self._observed)
         self._track, self.opinion = advance(self._track, survey, self._patience)
         if self.opinion.state == "clean":

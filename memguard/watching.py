@@ -113,6 +113,16 @@ def _forget(guard: Guard) -> None:
         _process_guard = None
 
 
+def _abandon_all() -> None:
+    for guard in [*_guards.values(), *([_process_guard] if _process_guard else [])]:
+        guard.abandon()
+
+
+# A forked child (a DataLoader's worker) inherits hooks and callbacks; they must be inert there.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)
+
+
 def _close_all() -> None:
     for guard in [*_guards.values(), *([_process_guard] if _process_guard else [])]:
         guard.close()

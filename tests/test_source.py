@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import time
 from collections.abc import Iterator
@@ -1198,7 +1199,7 @@ def test_read_line() -> None:
 
 
 def test_long_file_is_fast() -> None:
-    """Five thousand lines take a fraction of a second, parsing them included."""
+    """Five thousand lines cost little more than Python's own parsing of them."""
     block = """
 def step_{n}(model, batch, opt, log):
     logits = model(batch["x"], mask=batch["mask"], scale=1.0 / (1 + {n}))
@@ -1214,19 +1215,19 @@ def step_{n}(model, batch, opt, log):
     code = "history = []\n" + "".join(block.format(n=n) for n in range(460))
     code += "for i in range(9):\n    history.append(step_7(m, b, o, {}))\n"
     snippet = Snippet(code)
+    place = snippet.place("global", "history")
     last = code.count("\n")
     assert last > 5_000
-    spent = []
-    for _ in range(3):
+    parsing, finding = [], []
+    for _ in range(5):
         forget_sources()
-        start = time.perf_counter()
-        found = find_statement(
-            snippet.place("global", "history"), [Spot(snippet.file, "<module>", 1, last)]
-        )
-        spent.append(time.perf_counter() - start)
+        started = time.process_time()
+        ast.parse(code)
+        parsed = time.process_time()
+        found = find_statement(place, [Spot(snippet.file, "<module>", 1, last)])
+        parsing.append(parsed - started)
+        finding.append(time.process_time() - parsed)
 
     assert found is not None
-    assert last == found.line
-    # A tenth of a second on a quiet machine; the allowance is for a busy one.
-    assert min(spent) < 0.4
-    print(spent)
+    assert found.line == last
+    assert min(finding) < 2.5 * min(parsing)

@@ -66,7 +66,7 @@ class Clock:
         self._forwards_since_step = 0
         self._most_forwards = 0
         self._forwards_since_backward = 0
-        self._optimizer_known = False
+        self.optimizer_known = False
         self._evaluations_since_step = 0
         self._usual_evaluations: deque[int] = deque(maxlen=4)
         # Where each recent step began in the numbering of autograd nodes, oldest first.
@@ -74,7 +74,7 @@ class Clock:
 
     def knows_optimizer(self) -> None:
         """An optimizer exists for what is watched: its training forwards are no beat."""
-        self._optimizer_known = True
+        self.optimizer_known = True
 
     def manual(self) -> bool:
         """The user said that a step ended; from now on nothing else does."""
@@ -84,7 +84,7 @@ class Clock:
     def optimizer(self, source: int) -> bool:
         """The optimizer with identity `source` stepped."""
         self.optimizer_steps += 1
-        self._optimizer_known = True
+        self.optimizer_known = True
         self._most_forwards = max(self._most_forwards, self._forwards_since_step)
         self._forwards_since_step = 0
         self._usual_evaluations.append(self._evaluations_since_step)
@@ -101,13 +101,13 @@ class Clock:
             return False
         if training:
             self._forwards_since_step += 1
-            if self._optimizer_known and not self._is_stray():
+            if self.optimizer_known and not self._is_stray():
                 return False
             if self._backwards_lead():
                 return False
         else:
             self._evaluations_since_step += 1
-            if self._optimizer_known and self._is_side_network():
+            if self.optimizer_known and self._is_side_network():
                 return False
         if not self._roots.turn(source):
             return False
@@ -117,11 +117,17 @@ class Clock:
         """A backward pass ended."""
         self.backwards += 1
         self._forwards_since_backward = 0
-        if self._manual or self._optimizer_known:
+        if self._manual or self.optimizer_known:
             return False
         if self.backwards == 1 and self.beat == "forward":
             # The forward that this backward follows has ended the step already.
             self.beat = "backward"
+            return False
+        return self._end("backward")
+
+    def gradient(self) -> bool:
+        """`torch.autograd.grad` was called; the beat only where nothing else is seen."""
+        if self._manual or self.optimizer_known or self.backwards or self.forwards:
             return False
         return self._end("backward")
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from memguard import _hooks, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
+from memguard.clock.beats import Clock
 
 
 class Listener(Protocol):
@@ -20,22 +21,19 @@ class Listener(Protocol):
     def on_optimizer(self, optimizer: Any) -> None:
         """An optimizer stepped."""
 
-    def on_backward(self, roots: Any) -> None:
-        """A backward pass ended."""
+    def on_backward(self, roots: Any, is_gradient: bool) -> None:
+        """A backward pass ended, or gradients were computed by `torch.autograd.grad`."""
 
     def on_all_gone(self) -> None:
         """Every watched module and optimizer was collected."""
 
 
 class Sources:
-    """The hooks of one guard; holds modules and optimizers weakly.
+    """The hooks of one guard; holds modules and optimizers weakly."""
 
-    Attributes:
-        optimizer_known: whether an optimizer of torch's own exists for what is watched.
-    """
-
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, clock: Clock) -> None:
         self._listener = listener
+        self._clock = clock
         self._process = os.getpid()
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._beating: set[int] = set()
@@ -45,7 +43,6 @@ class Sources:
         self._verdicts: dict[int, tuple[weakref.ref[Any], bool]] = {}
         self._everything = False
         self._undo_first_call: Undo | None = None
-        self.optimizer_known = False
 
     # --- what is watched ---
 
@@ -55,7 +52,8 @@ class Sources:
             self._add_root(module)
         for optimizer in optimizers:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
-            self.optimizer_known |= _torch.is_optimizer(optimizer)
+            if _torch.is_optimizer(optimizer):
+                self._clock.knows_optimizer()
         if not self._undo and (modules or optimizers):
             self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
 
@@ -77,7 +75,7 @@ class Sources:
         for optimizer in optimizers:
             stepped |= discovery.parameter_ids(optimizer)
         if any(id(p) in stepped for module in modules for p in module.parameters()):
-            self.optimizer_known = True
+            self._clock.knows_optimizer()
 
     def roots(self) -> list[Any]:
         """The root modules still alive."""
@@ -117,7 +115,6 @@ class Sources:
 
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._process == os.getpid() and self._is_watched(optimizer):
-            self.optimizer_known = True
             self._listener.on_optimizer(optimizer)
 
     def _is_watched(self, optimizer: Any) -> bool:
@@ -142,11 +139,11 @@ class Sources:
             return True
         return any(id(p) in stepped for module in self.roots() for p in module.parameters())
 
-    def _went_backward(self, roots: Any) -> None:
+    def _went_backward(self, roots: Any, is_gradient: bool) -> None:
         if self._process == os.getpid():
             if self._undo_first_call is not None:
                 self.discover()
-            self._listener.on_backward(roots)
+            self._listener.on_backward(roots, is_gradient)
 
     def _first_call(self, module: Any) -> None:
         if self._process == os.getpid():

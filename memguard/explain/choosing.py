@@ -52,6 +52,7 @@ class Chooser:
             growth.weak,
             growth.weak and growth.verb != "call",
             self._is_number(growth),
+            growth.verb == "item" and self.place.container in ("list", "deque"),
             self.depth_of(growth),
             _misfit(growth.keys, path_keys(self.place.path)),
             scope.name == "__init__",
@@ -168,12 +169,17 @@ class Chooser:
         """Whether the holder is still there when the loop's function returns."""
         if self.place.kind != "local" or self.home is not region.scope:
             return True
-        returned = [piece for piece in self.home.pieces if isinstance(piece.node, ast.Return)]
+        returned = [p.node.value for p in self.home.pieces if isinstance(p.node, ast.Return)]
         return any(
-            isinstance(node, ast.Name) and node.id == self.place.name
-            for piece in returned
-            for node in piece.nodes()
+            _names(part, self.place.name) and not is_detached(part, self.home, self.program)
+            for value in returned
+            if value is not None
+            for part in (value.elts if isinstance(value, ast.Tuple) else [value])
         )
+
+
+def _names(value: ast.expr, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
 def _release(piece: Piece, bound: int | None) -> Release:

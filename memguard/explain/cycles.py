@@ -30,9 +30,9 @@ def find_cycle(
     loop = paths.cycle_through(search, children)
     if loop:
         objects = [search.objects[key] for key in loop]
-        located = _cycle_place(question, search, [*objects, objects[0]], stack, weight)
-        if located is not None:
-            return located
+        closing = _cycle_place(question, search, [*objects, objects[0]], stack, weight)
+        if closing is not None:
+            return closing
     return kept[0] if kept else None
 
 

@@ -109,6 +109,8 @@ def _call_detaches(
     if name in ("tuple", "list", "dict", "max", "min", "sum") and call.args:
         return all(map(again, call.args))
     target = program.lookup(name, scope) if isinstance(func, ast.Name) else None
+    if target is scope:
+        return True  # calls itself: what else it returns decides
     return target is not None and depth > 0 and detaches(target, program, depth - 1)
 
 

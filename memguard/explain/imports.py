@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from memguard.explain.syntax import Scope, Source, read_source
 
-_MOST_FILES = 16
+# Files beside the stack's are read as long as their text stays within this many bytes: parsing it
+# takes about a tenth of a second.
+_MOST_TEXT = 400_000
 _PARENTS = 4
 
 
@@ -18,6 +20,8 @@ class Imports:
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = list(sources)
         self._names: dict[int, dict[str, tuple[str, str | None, int]]] = {}
+        self._left = _MOST_TEXT
+        self._starred: dict[int, list[tuple[str, int]]] = {}
         self._modules: dict[tuple[str, str, int], Source | None] = {}
 
     def is_imported(self, name: str, source: Source) -> bool:
@@ -62,11 +66,13 @@ class Imports:
             return self._module(module, level, source)
         return self._module(f"{module}.{member}" if module else member, level, source)
 
-    def _stars(self, source: Source) -> Iterator[tuple[str, int]]:
-        for piece in source.module.pieces:
-            node = piece.node
-            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-                yield node.module or "", node.level
+    def _stars(self, source: Source) -> list[tuple[str, int]]:
+        if id(source) not in self._starred:
+            nodes = [piece.node for piece in source.module.pieces]
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+            starred = [node for node in imports if node.names[0].name == "*"]
+            self._starred[id(source)] = [(node.module or "", node.level) for node in starred]
+        return self._starred[id(source)]
 
     def _table(self, source: Source) -> dict[str, tuple[str, str | None, int]]:
         table = self._names.get(id(source))
@@ -80,7 +86,10 @@ class Imports:
     def _module(self, module: str, level: int, source: Source) -> Source | None:
         key = (source.file, module, level)
         if key not in self._modules:
-            self._modules[key] = self._find_module(module, level, source)
+            try:
+                self._modules[key] = self._find_module(module, level, source)
+            except OSError:  # a folder that was there when the job began
+                self._modules[key] = None
         return self._modules[key]
 
     def _find_module(self, module: str, level: int, source: Source) -> Source | None:
@@ -96,11 +105,18 @@ class Imports:
                 known = next((s for s in self.sources if os.path.abspath(s.file) == path), None)
                 if known is not None:
                     return known
-                if len(self.sources) < _MOST_FILES and os.path.isfile(path):
-                    found = read_source(path)
-                    self.sources += [found] if found is not None else []
-                    return found
+                if os.path.isfile(path):
+                    return self._read(path)
         return None
+
+    def _read(self, path: str) -> Source | None:
+        size = os.path.getsize(path)
+        if size > self._left:
+            return None
+        self._left -= size
+        found = read_source(path)
+        self.sources += [found] if found is not None else []
+        return found
 
 
 def _imported(node: ast.stmt) -> Iterator[tuple[str, tuple[str, str | None, int]]]:

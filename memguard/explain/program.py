@@ -50,6 +50,7 @@ class Program:
     def __init__(self, files: Iterable[str | None]) -> None:
         sources = [source for source in map(read_source, dict.fromkeys(files)) if source]
         self.imports = Imports(sources)
+        self._based: dict[Scope, list[Scope]] = {}
         self._types: dict[tuple[int, int], Types] = {}
         self._running: set[int] = set()
         self._named: dict[tuple[int, str], list[Piece]] = {}
@@ -252,28 +253,43 @@ class Program:
 
     def lineage(self, classes: Iterable[Scope]) -> list[Scope]:
         """The classes and those they inherit from, as far as their files are read."""
-        found: list[Scope] = []
+        found: dict[Scope, None] = {}
         todo = list(classes)
         while todo:
             cls = todo.pop(0)
-            if cls in found or not isinstance(cls.node, ast.ClassDef):
-                continue
-            found.append(cls)
-            for base in cls.node.bases:
-                scope = self.lookup(dotted(base).rpartition(".")[2], cls.parent or cls)
-                todo += [scope] if scope is not None else []
-        return found
+            if cls not in found and isinstance(cls.node, ast.ClassDef):
+                found[cls] = None
+                todo += self._bases(cls)
+        return list(found)
+
+    def _bases(self, cls: Scope) -> list[Scope]:
+        if cls not in self._based:
+            names = [dotted(base) for base in getattr(cls.node, "bases", ())]
+            scopes = (self._dotted_scope(name, cls.parent or cls) for name in names if name)
+            self._based[cls] = [scope for scope in scopes if scope is not None]
+        return self._based[cls]
+
+    def _dotted_scope(self, name: str, scope: Scope) -> Scope | None:
+        base, _, last = name.rpartition(".")
+        if not base:
+            return self.lookup(last, scope)
+        module = self.imports.module_of(base, scope.source)
+        return None if module is None else module.module.children.get(last)
 
     def family(self, classes: Iterable[Scope]) -> list[Scope]:
         """The classes, those they inherit from, and those that inherit from them."""
-        upward = self.lineage(classes)
-        family = list(upward)
-        own = upward[:1]
-        for source in self.sources:
+        own = list(classes)
+        family = dict.fromkeys(self.lineage(own))
+        names = {cls.name for cls in own}
+        for source in list(self.sources):
             for scope in source.scopes:
-                if isinstance(scope.node, ast.ClassDef) and scope not in family:
-                    family += [scope] if set(own) & set(self.lineage([scope])) else []
-        return family
+                bases = {
+                    dotted(base).rpartition(".")[2] for base in getattr(scope.node, "bases", ())
+                }
+                if bases & names:
+                    family[scope] = None
+                    names.add(scope.name)
+        return list(family)
 
     def method(self, cls: Scope, name: str) -> Scope | None:
         """The function that `name` is on objects of the class."""

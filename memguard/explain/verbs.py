@@ -97,7 +97,9 @@ def _bound(
         if again:
             mixed = parts_without(value, lambda e: any(_same_text(target, n) for n in ast.walk(e)))
             return Growth(piece, "accumulate", mixed or value, keys, view.calls)
-        return Growth(piece, "item", value, keys, view.calls)
+        # Written under one and the same key, it only replaces what was there.
+        one_key = isinstance(target.slice, ast.Constant) and not view.subject.is_tensor
+        return Growth(piece, "item", value, keys, view.calls, weak=one_key)
     if isinstance(target, ast.Attribute):
         keys = view.reached(target.value)
         if keys is None or starts_over(value):

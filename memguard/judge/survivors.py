@@ -61,6 +61,11 @@ class Track:
         return max(self.window, int(RELEASE_FACTOR * self.released) + 1)
 
 
+    def relieved(self) -> Track:
+        """The same memory without suspicion."""
+        return replace(self, suspected=None, since=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """The judge's view with its reason in words."""
@@ -81,15 +86,15 @@ def advance(track: Track, survey: Survey, patience: int) -> tuple[Track, Opinion
     # A death at a usual age says nothing new; one of those under suspicion clears them.
     died = [age for age in survey.deaths if age > track.normal_age]
     if died:
-        track = replace(track, released=max(track.released, *died), suspected=None, since=None)
+        track = replace(track.relieved(), released=max(track.released, *died))
     age = track.normal_age
     old = tuple(birth for birth in survey.births if survey.step - birth > age)
     if len(old) < patience:
-        track = replace(track, suspected=None, since=None)
+        track = track.relieved()
         return track, Opinion("clean", f"{len(old)} survivors older than {age} steps", old)
     quiet = quiet_steps(old, survey, age)
     if quiet > longest_pause(old, survey):
-        track = replace(track, suspected=None, since=None)
+        track = track.relieved()
         return track, Opinion("clean", f"{len(old)} survivors, none for {quiet} steps", old)
     if track.suspected is None:
         track = replace(track, suspected=len(old), since=survey.step)

@@ -21,7 +21,17 @@ MAX_MODULES = 2000
 class Audit:
     """Hooks on all modules below the roots, present only while a step is audited."""
 
-    __slots__ = ("_calls", "_canaries", "_failure", "_paths", "_step", "_undo", "called")
+    __slots__ = (
+        "_calls",
+        "_canaries",
+        "_compiled",
+        "_failure",
+        "_paths",
+        "_resting",
+        "_step",
+        "_undo",
+        "called",
+    )
 
     def __init__(self, canaries: Canaries) -> None:
         self._canaries = canaries
@@ -29,20 +39,23 @@ class Audit:
         self._paths: dict[int, str] = {}
         self._step = 0
         self._calls = 0
+        self._compiled = 0
+        self._resting = False
         self._failure: Exception | None = None
         self.called: set[int] = set()
 
     @property
     def running(self) -> bool:
-        """Whether hooks are in place."""
-        return bool(self._undo)
+        """Whether a step is being audited."""
+        return bool(self._undo) and not self._resting
 
     def begin(self, roots: Iterable[Any], step: int) -> None:
         """Put hooks on every module below `roots` that can carry one."""
         self._step = step
         self._calls = 0
         self.called = set()
-        if self._undo or _torch.compiled_frames():
+        self._compiled = _torch.compiled_frames()
+        if self._undo or self._compiled:
             # A hook that comes and goes makes compiled code compile anew, so it is left alone.
             return
         for path, module in below(roots):
@@ -63,7 +76,7 @@ class Audit:
             self.end()
 
     def _seen(self, module: Any, output: Any) -> None:
-        if self._failure is not None:
+        if self._resting or self._failure is not None:
             return
         self._calls += 1
         self.called.add(id(module))
@@ -76,6 +89,17 @@ class Audit:
             # would keep the forward's frames alive until then.
             self._failure = error.with_traceback(None)
 
+    def rest(self) -> None:
+        """Stop looking. Hooks that are part of compiled code by now stay, idle, until `end`.
+
+        Raises:
+            Exception: what a hook failed with; the hooks are out then.
+        """
+        if self._failure is None and _torch.compiled_frames() != self._compiled:
+            self._resting = True
+        else:
+            self.end()
+
     def end(self) -> None:
         """Take every hook out again; harmless when none is there.
 
@@ -86,6 +110,7 @@ class Audit:
         for undo in undos:
             undo()
         self._paths.clear()
+        self._resting = False
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -46,6 +46,12 @@ class Canaries:
             if node is not None:
                 self._place(step, node, label)
 
+    def place_one(self, step: int, tensor: Any) -> None:
+        """`place` for one plain tensor without label."""
+        node = tensor.grad_fn
+        if node is not None:
+            self._place(step, node, "")
+
     def _place(self, step: int, node: Any, label: str) -> None:
         metadata = _torch.node_metadata(node)
         # Two modules may return the same node; the first canary keeps its label.

@@ -18,6 +18,9 @@ from memguard.sensors.marks import Cohorts, Mark
 # many objects it is looked at only as often as the budget allows (about 25 ns an object).
 NANOSECONDS_PER_OBJECT = 25
 
+# Looks after which subclasses of Tensor that were defined meanwhile are asked for.
+REFRESH_TYPES = 16
+
 
 class Census:
     """Marks new tensors, attached and plain apart.
@@ -28,13 +31,14 @@ class Census:
     """
 
     __slots__ = (
+        "_end_of_look",
         "_fresh",
         "_installed",
-        "_known",
         "_looking",
+        "_looks",
         "_may_look",
-        "_moved_on",
         "_step",
+        "_types",
         "collected_at",
         "plain",
     )
@@ -43,12 +47,13 @@ class Census:
         self.plain = Cohorts(window)
         self.collected_at = -1
         self._may_look = may_look
-        self._known: dict[int, Mark] = {}
+        self._end_of_look: list[object] = []
         self._fresh: list[Mark] = []
         self._step = 0
         self._installed = False
         self._looking = False
-        self._moved_on = False
+        self._looks = 0
+        self._types: set[type] = set()
 
     def install(self) -> None:
         """Start listening to the collector, and take what exists now as given."""
@@ -61,7 +66,6 @@ class Census:
         if self._installed:
             gc.callbacks.remove(self._on_collection)
             self._installed = False
-        self._known.clear()
         self._fresh.clear()
         self.plain.clear()
 
@@ -72,43 +76,45 @@ class Census:
     def look(self, step: int, judged: bool = True) -> None:
         """Mark the tensors that are new in the youngest generation as born in `step`.
 
-        With `judged` False they are only known, so that they never count as survivors.
+        With `judged` False they are passed over, so that they never count as survivors.
         """
-        known = self._known
-        is_tensor_type = _torch.is_tensor_type
+        self._looks += 1
+        if self._looks % REFRESH_TYPES == 1:
+            self._types = _torch.tensor_types()
         # Our own lists may set off a collection, which must not look again in the midst of this.
         self._looking = True
         try:
-            young = [item for item in gc.get_objects(generation=0) if is_tensor_type(type(item))]
-            for tensor in young:
-                mark = known.get(id(tensor))
-                if mark is None or mark() is not tensor:
-                    self._meet(tensor, step, judged)
+            young = self._new_tensors()
         finally:
             self._looking = False
-        if self._moved_on:
-            self._forget_known()
-        elif len(known) > 4096 and len(known) > 4 * len(young):
-            self._known = {key: mark for key, mark in known.items() if mark() is not None}
+        if judged:
+            for tensor in young:
+                self._meet(tensor, step)
 
-    def _forget_known(self) -> None:
-        """What was young has been moved on, so no look meets it again."""
-        self._known.clear()
-        self._moved_on = False
+    def _new_tensors(self) -> list[Any]:
+        """Tensors younger than the last look's end: the collector keeps objects in order of birth."""
+        types, end = self._types, self._end_of_look
+        found = []
+        for item in reversed(gc.get_objects(generation=0)):
+            if item is end:
+                break
+            if type(item) in types:
+                found.append(item)
+        # A list of its own, so that it is the youngest object now; moved on by a collection, it is
+        # not found the next time, and all that is young then is new.
+        self._end_of_look = []
+        return found
 
-    def _meet(self, tensor: Any, step: int, judged: bool) -> None:
-        with _torch.without_overrides():
-            attached = _torch.is_attached(tensor)
-        if not judged:
-            mark = Mark(tensor, _ignore)
-        elif attached:
-            mark = Mark(tensor, _ignore)
-            self._fresh.append(mark)
-        elif self.plain.admits(step):
-            mark = self.plain.add(step, tensor)
+    def _meet(self, tensor: Any, step: int) -> None:
+        if type(tensor) is _torch.Tensor:
+            attached = tensor.requires_grad and not tensor.is_leaf
         else:
-            mark = Mark(tensor, _ignore)
-        self._known[id(tensor)] = mark
+            with _torch.without_overrides():
+                attached = _torch.is_attached(tensor)
+        if attached:
+            self._fresh.append(Mark(tensor, _ignore))
+        elif self.plain.admits(step):
+            self.plain.add(step, tensor)
 
     def take_fresh(self) -> list[Any]:
         """The attached tensors met since the last call that are still alive."""
@@ -126,12 +132,8 @@ class Census:
             if phase == "start":
                 if not self._looking and self._may_look():
                     self.look(self._step)
-            else:
-                self._moved_on = True
-                if not self._looking:
-                    self._forget_known()
-                if info.get("generation", 0) == 2:
-                    self.collected_at = self._step
+            elif info.get("generation", 0) == 2:
+                self.collected_at = self._step
         except Exception:
             self._may_look = _never
 

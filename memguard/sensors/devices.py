@@ -70,7 +70,7 @@ class Xpu(Backend):
 
     def in_use(self) -> bool:
         module = getattr(torch, "xpu", None)
-        return module is not None and bool(module.is_initialized())  # type: ignore[no-untyped-call]
+        return module is not None and bool(module.is_initialized())
 
     def figures(self) -> list[dict[str, Any]]:
         return [

@@ -1,0 +1,187 @@
+"""What `memguard.watch` accepts, how it refuses, and how it is switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import residue
+from models import TASKS, hooks_of, train_step
+from torch import Tensor, nn
+
+import memguard
+from memguard import LeakWarning, SettingsError, UsageError
+
+MLP = TASKS[0]
+
+
+class Wrapper:
+    """A foreign optimizer, as libraries make them: it steps a torch optimizer inside."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
+WRONG = (
+    (3, "argument 1 is of type int"),
+    ("model", "argument 1 is a str ('model')"),
+    (torch.ones(2), "argument 1 is of type Tensor"),
+    (nn.Linear, "argument 1 is the class Linear (an instance is wanted)"),
+    (torch.optim.SGD, "argument 1 is the class SGD (an instance is wanted)"),
+    ([nn.Linear(1, 1), 3], "argument 1 is of type int"),
+    ({"model": nn.Linear(1, 1)}, "argument 1 is of type dict"),
+    (lambda: None, "argument 1 is of type function"),
+    ([nn.Linear(1, 1).parameters()], "argument 1 is of type generator"),
+)
+
+
+@pytest.mark.parametrize(("wrong", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_a_wrong_object_is_refused_by_position_and_with_what_is_accepted(
+    wrong: object, said: str
+) -> None:
+    """The message says which argument it was, what it is, and what would do."""
+    with pytest.raises(UsageError) as caught:
+        memguard.watch(wrong)
+
+    assert said in str(caught.value)
+    assert "torch.nn.Module, torch.optim.Optimizer, and lists of them" in str(caught.value)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_the_position_counts_from_one_and_nothing_is_left_behind() -> None:
+    """Right objects before the wrong one are not half watched."""
+    model, optimizer = MLP.set_up()
+    with pytest.raises(UsageError, match="argument 3 is of type float"):
+        memguard.watch(model, optimizer, 0.1)
+
+    assert hooks_of(model) == 0
+    assert residue() == {}
+
+
+SETTINGS = (
+    ({"action": "explode"}, "action is 'explode'"),
+    ({"window": 0}, "window is 0"),
+    ({"window": "two"}, "window is 'two'"),
+    ({"patience": -1}, "patience is -1"),
+    ({"max_growth": "12 potatoes"}, "max_growth is '12 potatoes'"),
+    ({"limit": "10 MXB"}, "limit is '10 MXB'"),
+    ({"overhead": 2}, "overhead is 2"),
+    ({"overhead": "-1%"}, "overhead is '-1%'"),
+    ({"report": "report.docx"}, "report is 'report.docx'"),
+    ({"ignore": 3}, "ignore is 3"),
+)
+
+
+@pytest.mark.parametrize(("settings", "said"), SETTINGS, ids=[said for _, said in SETTINGS])
+def test_a_wrong_setting_is_refused_by_name_value_and_what_is_accepted(
+    settings: dict[str, Any], said: str
+) -> None:
+    """Keywords always raise, before anything is watched."""
+    model, optimizer = MLP.set_up()
+    with pytest.raises(SettingsError) as caught:
+        memguard.watch(model, optimizer, **settings)
+
+    assert said in str(caught.value)
+    assert "accepted" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+    assert hooks_of(model) == 0
+
+
+def test_an_unknown_keyword_is_pythons_own_error() -> None:
+    """As with any function."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'actoin'"):
+        memguard.watch(action="raise", actoin="warn")  # type: ignore[call-arg]
+
+
+def test_other_settings_for_watched_objects_are_refused() -> None:
+    """One loop has one guard; the same settings, or none, mean that guard."""
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer, action="warn", window=3) as guard:
+        assert memguard.watch(model, optimizer) is guard
+        assert memguard.watch(model, optimizer, action="warn", window=3) is guard
+        with pytest.raises(SettingsError, match="already watched with other settings"):
+            memguard.watch(model, optimizer, action="raise")
+
+
+def test_an_optimizer_of_another_library_is_accepted() -> None:
+    """What steps and has parameter groups is an optimizer; its steps are the inner one's."""
+    model, optimizer = MLP.set_up()
+    wrapper = Wrapper(optimizer)
+    with memguard.watch(model, wrapper) as guard:
+        for step in range(20):
+            MLP.loss(model, step).backward()
+            wrapper.step()
+
+        # Until the optimizer inside has stepped, a forward may have been taken for a step.
+        assert guard.report().step in (20, 21)
+        assert guard.report().clock["beat"] == "optimizer"
+
+
+@pytest.mark.parametrize("several", [list, tuple, set, frozenset])
+def test_objects_may_come_in_any_plain_container(several: type) -> None:
+    """Lists, tuples and sets of modules and optimizers, mixed."""
+    model, optimizer = MLP.set_up()
+    other, other_optimizer = TASKS[1].set_up()
+    with memguard.watch(several([model, other]), several([optimizer, other_optimizer])) as guard:
+        for step in range(20):
+            train_step(MLP, model, optimizer, step)
+            train_step(TASKS[1], other, other_optimizer, step)
+
+        # Two optimizers that step in turn make one step of the loop.
+        assert guard.report().step == 20
+        assert guard.report().verdict == "clean"
+
+
+@pytest.mark.parametrize("value", ["0", "off"])
+def test_the_environment_switches_explicit_calls_off(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`MEMGUARD=0` makes `watch` do nothing at all, leak or not, and no call fails."""
+    monkeypatch.setenv("MEMGUARD", value)
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer, report="/nowhere/report.json") as guard:
+        assert hooks_of(model) == 0
+        assert residue() == {}
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+            guard.step()
+            with guard.pause():
+                pass
+
+        assert guard.report().verdict == "clean"
+        assert guard.report().step == 0
+
+
+def test_an_action_given_in_code_wins_over_one_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only switching off wins over the keyword."""
+    monkeypatch.setenv("MEMGUARD", "raise")
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer, action="warn"), pytest.warns(LeakWarning):
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+
+
+def test_a_wrong_value_in_the_environment_is_one_line_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error in a job script must not break the job."""
+    monkeypatch.setenv("MEMGUARD_WINDOW", "many")
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer) as guard:
+        train_step(MLP, model, optimizer, 0)
+
+        assert guard.settings.window == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("memguard: MEMGUARD_WINDOW is 'many'; accepted:")
