@@ -323,6 +323,7 @@ class Guard:
         self._part("graph judge", self._judge_graphs, now)
         if free or self._audit.running:
             self._part("audit", self._continue_audits, now)
+        self._sources.end_step()
         self._governor.end_step()
         self._canary_due = self._may_touch() and self._governor.allows()
 
@@ -414,7 +415,8 @@ class Guard:
         if self._clock.beat != "forward":
             return False
         roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
-        return self._clock.backwards == 0 or not any(module.training for module in roots)
+        trains = self._clock.backwards or self._clock.gradients
+        return not trains or not any(module.training for module in roots)
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
@@ -469,7 +471,7 @@ class Guard:
         found: list[Any] = []
         for module in self._sources.roots():
             found += [*module.parameters(), *module.buffers()]
-        for optimizer in self._sources.optimizers():
+        for optimizer in self._sources.stepping_optimizers():
             for group in getattr(optimizer, "param_groups", ()):
                 found += group["params"]
             for state in list(getattr(optimizer, "state", {}).values()):

@@ -173,6 +173,7 @@ class Investigator:
                 size,
                 self._figures.max_growth(device),
                 forecast.steps if forecast else None,
+                explanation.growing or not explanation.rooted,
                 case.kind == "cycle" and self._collector_idle(case, explanation),
             )
         )

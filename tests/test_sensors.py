@@ -350,7 +350,7 @@ def test_explanations_do_not_count_against_watching() -> None:
     governor = Governor(0.01, seconds)
     for _ in range(FREE_STEPS + 1):
         governor.end_step()
-    governor.charge(2.0, explaining=2.0)
+    governor.charge(0.0, explaining=2.0)
     seconds.now += 1.0
     assert governor.allows(0.005)
     assert governor.spent == 2.0

@@ -8,6 +8,7 @@ import pytest
 from memguard.judge.verdict import (
     NEAR,
     PENDING_BOUND,
+    SURE,
     UNKNOWN_BOUND,
     Evidence,
     rule,
@@ -99,3 +100,10 @@ def test_the_floor_follows_max_growth() -> None:
     """A user who sets a small max_growth is warned at a quarter of it."""
     assert worth_a_warning(6 << 20, max_growth=24 << 20, limit=1 << 40)
     assert not worth_a_warning((6 << 20) - 1, max_growth=24 << 20, limit=1 << 40)
+
+
+def test_what_nothing_adds_to_is_given_time() -> None:
+    """An epoch's sum that has just ended holds old graphs, but does not grow."""
+    ended = replace(GRAPH, growing=False)
+    assert rule(ended).action == "hold"
+    assert rule(replace(ended, survivors=SURE)).action == "leak"

@@ -60,6 +60,7 @@ class Clock:
         self.optimizer_steps = 0
         self.forwards = 0
         self.backwards = 0
+        self.gradients = 0
         self._manual = False
         self._optimizers = Leader()
         self._roots = Leader()
@@ -127,6 +128,7 @@ class Clock:
 
     def gradient(self) -> bool:
         """`torch.autograd.grad` was called; the beat only where nothing else is seen."""
+        self.gradients += 1
         if self._manual or self.optimizer_known or self.backwards or self.forwards:
             return False
         return self._end("backward")

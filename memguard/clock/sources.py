@@ -41,6 +41,8 @@ class Sources:
         self._root_undo: dict[int, Undo] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._verdicts: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self._stepped_now: dict[int, weakref.ref[Any]] = {}
+        self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
         self._undo_first_call: Undo | None = None
 
@@ -88,10 +90,22 @@ class Sources:
             self._add_root(module)
 
     def optimizers(self) -> list[Any]:
-        """The optimizers still alive that were named or have stepped."""
-        references = [*self._optimizers.values(), *(pair[0] for pair in self._verdicts.values())]
-        alive = {id(found): found for found in (reference() for reference in references)}
-        return [optimizer for optimizer in alive.values() if optimizer is not None]
+        """The optimizers that were named, still alive."""
+        alive = [reference() for reference in self._optimizers.values()]
+        return [optimizer for optimizer in alive if optimizer is not None]
+
+    def stepping_optimizers(self) -> list[Any]:
+        """The optimizers that stepped lately; one left behind keeps its state for nothing."""
+        alive = [reference() for reference in self._stepped.values()]
+        return [optimizer for optimizer in alive if optimizer is not None]
+
+    def end_step(self) -> None:
+        """A step has ended: optimizers that did not step in it or the one before are left behind."""
+        self._stepped_before, self._stepped_now = self._stepped_now, {}
+
+    @property
+    def _stepped(self) -> dict[int, weakref.ref[Any]]:
+        return {**self._stepped_before, **self._stepped_now}
 
     def _add_root(self, module: Any) -> None:
         key = id(module)
@@ -115,6 +129,7 @@ class Sources:
 
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._process == os.getpid() and self._is_watched(optimizer):
+            self._stepped_now[id(optimizer)] = self._verdicts[id(optimizer)][0]
             self._listener.on_optimizer(optimizer)
 
     def _is_watched(self, optimizer: Any) -> bool:
@@ -171,3 +186,5 @@ class Sources:
         self._beating.clear()
         self._optimizers.clear()
         self._verdicts.clear()
+        self._stepped_now.clear()
+        self._stepped_before.clear()

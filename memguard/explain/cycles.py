@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from memguard import _torch
 from memguard.explain import graph, naming, paths
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
@@ -61,6 +62,12 @@ def _cycle_place(
     weight: graph.Weight,
 ) -> Located | None:
     steps = naming.readable(path, search)
+    hook = _hook_place(steps)
+    if hook is not None:
+        statement = find_statement(hook, stack, question.evaluation)
+        advice = advise("graph", hook, statement, evaluation=False, after_backward=None)
+        chain = ("no root: a cycle through a hook", *_loop_text(steps))
+        return Located(hook, statement, advice, chain, "function", len(question.births))
     best: tuple[bool, naming.Step] | None = None
     for step in steps:
         if step.edge.kind in ("attribute", "closure") and step.edge.name and step.owner is not None:
@@ -84,6 +91,27 @@ def _cycle_place(
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
     chain = ("no root: a reference cycle", *_loop_text(steps))
     return Located(place, statement, advice, chain, cls.__name__, len(question.births))
+
+
+def _hook_place(steps: Sequence[naming.Step]) -> Place | None:
+    """A hook that closes over the tensor it hangs on: named by where it was defined."""
+    if not any(_torch.is_tensor_type(type(step.value)) for step in steps):
+        return None
+    for step in steps:
+        if step.edge.kind == "closure" and is_user_file(step.owner.__code__.co_filename):
+            code = step.owner.__code__
+            return Place(
+                "hook",
+                step.owner.__name__,
+                f"{step.owner.__name__} closing over {step.edge.name}",
+                "function",
+                file=code.co_filename,
+                function=step.owner.__qualname__,
+                first_line=code.co_firstlineno,
+                owner="a tensor",
+                module=step.owner.__module__,
+            )
+    return None
 
 
 def _loop_text(steps: Sequence[naming.Step]) -> list[str]:

@@ -91,6 +91,11 @@ def isinstance_exact(value: Any, classes: type | tuple[type, ...]) -> bool:
 
 
 def _sequence(parent: Any, child: Any) -> Edge | None:
+    names = type(parent).__dict__.get("_fields") if type(parent) is not tuple else None
+    if isinstance_exact(parent, tuple) and type(names) is tuple:  # a named tuple
+        for name, value in zip(names, tuple.__iter__(parent), strict=False):
+            if value is child and type(name) is str:
+                return Edge("attribute", f".{name}", name)
     return Edge("item", "[...]")
 
 

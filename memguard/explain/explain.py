@@ -26,8 +26,11 @@ OLDEST, NEWEST, PER_BIRTH = 3, 6, 6
 
 MAX_YOUNG = 32
 
+# What a statement that feeds old into new weighs against circumstances, which add up to 3.
+CHAINED = 4
+
 # Statements that feed a variable's old value into its new one.
-_CHAINING = {"accumulate": 4, "carry": 4, "item": 2, "register": 2, "append": 2, "extend": 2}
+_CHAINING = {"accumulate": 2, "carry": 2, "item": 1, "register": 1, "append": 1, "extend": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Explanation:
         weight: one retained step's graph.
         cycle: the reference cycle that may hold them, when there is no root.
         complete: False when a budget ended the search.
+        growing: False when the survivors all hang on objects of the past that nothing adds to.
         stack: the user's frames when the step ended, innermost first.
     """
 
@@ -48,6 +52,7 @@ class Explanation:
     weight: graph.Weight = graph.Weight()
     cycle: Located | None = None
     complete: bool = True
+    growing: bool = True
     stack: tuple[Spot, ...] = ()
 
 
@@ -72,6 +77,7 @@ def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Exp
         result = _from_carried(question, carriers, frames, stack, weight)
     elif not result.located and carriers.old:
         result = _from_survivors(question, carriers.old, frames, stack, weight)
+        result = replace(result, growing=False)
     carriers.old.clear()
     carriers.young.clear()
     return result
@@ -158,7 +164,9 @@ def _from_carried(
         best = max((score for score, _ in scored), default=0)
         chosen = [located for score, located in scored if score == best][:MAX_HOLDERS]
         rooted = bool(search.has_root())
-        return Explanation(tuple(chosen), rooted, weight, None, search.complete)
+        # Without a statement that feeds old into new, the chain may have ended growing.
+        growing = best >= CHAINED
+        return Explanation(tuple(chosen), rooted, weight, None, search.complete, growing)
     finally:
         search.release()
         targets.clear()
@@ -171,7 +179,7 @@ def _held_by_user(frames: Frames, tensor: Any) -> bool:
 
 def _blame(located: Located, tensor: Any, crossings: set[str]) -> int:
     verb = located.statement.verb if located.statement is not None else ""
-    score = _CHAINING.get(verb, 0)
+    score = CHAINED * _CHAINING.get(verb, 0)
     with _torch.without_overrides():
         node = _torch.grad_fn(tensor)
     if node is not None and str(node.name()) in crossings:

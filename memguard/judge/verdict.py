@@ -12,6 +12,12 @@ UNKNOWN_BOUND = 64
 # The loop will still go backward through what it holds (rollouts, long windows).
 PENDING_BOUND = 256
 
+# More survivors needed when those counted were found to hang on something that has ended growing.
+STALLED = 3
+
+# With this many survivors they are spoken of even when nothing was seen to add to them.
+SURE = 14
+
 # A bound read from the source may be one off, or counted in other units than steps.
 BOUND_SLACK = 1.25
 
@@ -35,6 +41,7 @@ class Evidence:
         per_survivor: bytes each step's survivors keep.
         max_growth: retained bytes that make a warning a leak.
         steps_left: forecast; None when there is none.
+        growing: whether something still adds to them.
         collector_idle: automatic collection is off and nothing else collects.
     """
 
@@ -49,6 +56,7 @@ class Evidence:
     per_survivor: int = 0
     max_growth: int = 1 << 62
     steps_left: int | None = None
+    growing: bool = True
     collector_idle: bool = False
 
 
@@ -73,6 +81,9 @@ def rule(evidence: Evidence) -> Ruling:
     """Whether confirmed growth is a leak, a warning, or not to be spoken of yet."""
     if evidence.kind == "cycle":
         return _rule_cycle(evidence)
+    if not evidence.growing and evidence.survivors < SURE:
+        reason = "the survivors hang on an object of the past that nothing adds to"
+        return Ruling("hold", reason, evidence.survivors + STALLED)
     bounded = _rule_bounded(evidence)
     if bounded is not None:
         return bounded

@@ -46,8 +46,8 @@ class Governor:
         self._free_sensing = 0.0
 
     def charge(self, seconds: float, explaining: float = 0.0) -> None:
-        """Add `seconds` of the guard's own work, of which `explaining` went into explanations."""
-        self.sensing += seconds - explaining
+        """Add `seconds` of watching, and `explaining` seconds that went into explanations."""
+        self.sensing += seconds
         self.explaining += explaining
 
     def end_step(self) -> None:

@@ -39,14 +39,15 @@ MAX_MARKS = 64
 class Cohorts:
     """The marks of each step; a step is alive while one of its marks is.
 
-    Their number is bounded: a step has `MAX_MARKS` marks at most, and of more than `MAX_STEPS`
+    Their number is bounded: a step has `MAX_MARKS` marks at most, and of more than `max_steps`
     steps with survivors every second one of the older half is forgotten.
     """
 
-    __slots__ = ("_marks", "_unmarked", "window")
+    __slots__ = ("_marks", "_max_steps", "_unmarked", "window")
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, max_steps: int = MAX_STEPS) -> None:
         self.window = window
+        self._max_steps = max_steps
         self._marks: dict[int, set[Mark]] = {}
         self._unmarked: dict[int, int] = {}
 
@@ -82,12 +83,12 @@ class Cohorts:
         for step in gone:
             del self._marks[step]
             self._unmarked.pop(step, None)
-        if len(self._marks) > MAX_STEPS:
+        if len(self._marks) > self._max_steps:
             self._thin_out()
         return [now - step for step in gone if now - step > self.window]
 
     def _thin_out(self) -> None:
-        for step in sorted(self._marks)[: MAX_STEPS // 2 : 2]:
+        for step in sorted(self._marks)[: self._max_steps // 2 : 2]:
             del self._marks[step]
             self._unmarked.pop(step, None)
 
