@@ -188,7 +188,7 @@ def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
 
 
 def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
-    """Call `hook(roots, is_gradient)` after each `torch.autograd.backward` and `torch.autograd.grad`.
+    """Call `hook(roots, is_gradient)` after each `autograd.backward` and `autograd.grad`.
 
     torch offers no hook for this, so the public functions are wrapped (`Tensor.backward` calls the
     first by name); only `memguard run` does that.

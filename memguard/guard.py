@@ -1,46 +1,20 @@
-"""The conductor: clock and sensors feed the judge, and what is confirmed is explained and told."""
+"""`Guard`: what a user holds of a loop under watch; it reports, reacts and closes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from memguard import _torch, reactions
-from memguard.clock import discovery
-from memguard.clock.beats import Clock
-from memguard.clock.sources import Sources
 from memguard.errors import LeakError, LeakWarning
-from memguard.figures import Figures, environment
-from memguard.investigation import Case, Investigator, Outcome, ignored
-from memguard.judge.chains import Look
-from memguard.judge.survivors import Opinion
+from memguard.figures import environment
+from memguard.loop import WatchedLoop
 from memguard.records import Failure, Finding, Report, Verdict
-from memguard.sensors.audit import Audit, outermost
-from memguard.sensors.canaries import Canaries, attached_outputs
-from memguard.sensors.census import Census
-from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, oldest_step
-from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
-from memguard.suspicion import Suspicion, Watched
-
-_Result = TypeVar("_Result")
-
-# Steps between looks at the youngest generation once watching is no longer free. Whatever was born
-# since the last look and is still alive is met all the same.
-LOOK_EVERY = 4
-
-# Steps between dated looks while watching is free, and afterwards.
-DATED_EVERY = 4
-DATED_SELDOM = 32
-
-# Seconds from which an event is taken to have been interrupted by the kernel.
-INTERRUPTED = 5e-4
 
 
 class Guard:
@@ -48,45 +22,17 @@ class Guard:
 
     It holds the user's modules, optimizers and tensors weakly. A part of it that fails is switched
     off and named in the report; the loop goes on.
+
+    Attributes:
+        settings: the settings in force.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._process = os.getpid()
-        self._busy = threading.Lock()
         self._closed = False
-        self._paused = 0
-        self._failures: dict[str, Failure] = {}
-        self._findings: dict[str, Finding] = {}
-        self._to_tell: list[Finding] = []
         self._on_close: Callable[[Guard], None] | None = None
-        self._clock = Clock()
-        self._governor = Governor(settings.overhead)
-        self._canaries = Canaries(settings.window)
-        self._census = Census(settings.window, self._may_look)
-        self._audit = Audit(self._canaries)
-        self._figures = Figures(settings)
-        self._sources = Sources(self, self._clock)
-        self._investigator = Investigator(
-            self._canaries,
-            self._census,
-            self._figures,
-            self._clock.step_of,
-            self._own_tensors,
-            settings.window,
-        )
-        self._suspicions: dict[Watched, Suspicion] = {
-            "graph": Suspicion(settings.window, settings.patience),
-            "tensor": Suspicion(settings.window, settings.patience),
-        }
-        self._graph_told = False
-        self._canary_due = True
-        self._audits = 0
-        self._explaining = 0.0
-        self._expected = 0.0
-        self._look_cost = MAX_NODES * SECONDS_PER_NODE
-
-    # --- public ---
+        self._loop = WatchedLoop(settings, self._react, self.close)
 
     def step(self) -> None:
         """Say that one turn of the loop has ended; from now on only this call does.
@@ -94,47 +40,40 @@ class Guard:
         Raises:
             LeakError: this turn confirmed a leak and the action is `raise`.
         """
-        self._beat(self._clock.manual)
+        self._loop.step()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Inside, nothing is judged: neither steps nor what is born here."""
-        self._take_census(judged=True)
-        self._paused += 1
+        self._loop.pause()
         try:
             yield
         finally:
-            self._paused -= 1
-            self._take_census(judged=bool(self._paused))
+            self._loop.resume()
 
     def report(self) -> Report:
         """What is known now, as one frozen record (about a millisecond)."""
-        memory = self._part("memory figures", self._figures.memory) or {}
-        findings = sorted(self._findings.values(), key=_gravity)
+        loop = self._loop
         return Report(
             verdict=self._verdict(),
-            step=self._clock.step,
-            findings=tuple(findings),
+            step=loop.clock.step,
+            findings=_worst_first(loop.findings.values()),
             clock={
-                "beat": self._clock.beat,
-                "seconds_per_step": self._governor.seconds_per_step,
-                "optimizer_steps": self._clock.optimizer_steps,
-                "forwards": self._clock.forwards,
-                "backwards": self._clock.backwards,
+                "beat": loop.clock.beat,
+                "seconds_per_step": loop.governor.seconds_per_step,
+                "optimizer_steps": loop.clock.optimizer_steps,
+                "forwards": loop.clock.forwards,
+                "backwards": loop.clock.backwards,
             },
             overhead={
-                "share": self._governor.taken,
-                "seconds": self._governor.spent,
-                "audits": self._audits,
+                "share": loop.governor.taken,
+                "seconds": loop.governor.spent,
+                "audits": loop.audits,
             },
             environment=environment(),
-            memory=memory,
-            failures=tuple(self._failures.values()),
+            memory=loop.part("memory figures", loop.figures.memory) or {},
+            failures=tuple(loop.failures.values()),
         )
-
-    def abandon(self) -> None:
-        """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
-        self._closed = True
 
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
@@ -144,13 +83,17 @@ class Guard:
         if self._closed:
             return
         self._closed = True
+        self._loop.fall_silent()
         if self._on_close is not None:
             self._on_close(self)
         if self._process == os.getpid():
             self._write_report()
-        for part in (self._audit.end, self._sources.remove, self._census.remove):
-            self._part("close", part)
-        self._canaries.clear()
+        self._loop.end()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     def __enter__(self) -> Guard:
         return self
@@ -158,7 +101,7 @@ class Guard:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    # --- starting ---
+    # --- for watching.py ---
 
     def start(
         self,
@@ -171,278 +114,26 @@ class Guard:
         self._on_close = on_close
         for problem in self.settings.problems:
             print(f"memguard: {problem}", file=sys.stderr)
-        self._part("census", self._census.install)
-        self._clock.note_sequence(_torch.sequence_number())
+        self._loop.begin(process)
         self.adopt(modules, optimizers)
-        if process:
-            self._sources.watch_process()
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
-        self._sources.watch(modules, optimizers)
+        self._loop.watch(modules, optimizers)
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    # --- events, in the user's threads ---
-
-    def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
-        """A root module was called: its output carries the step's canary."""
-        begun = self._enter()
-        if not begun:
-            return
-        ended = False
-        try:
-            if self._canary_due:
-                self._part("canaries", self._place_canary, output)
-                if self._audit.running:
-                    self._audit.called.add(id(module))
-            if gives_beat:
-                ended = self._clock.forward(id(module), module.training)
-                if ended:
-                    self._end_step()
-        finally:
-            self._leave(begun)
-        if ended:
-            self._react()
-
-    def on_optimizer(self, optimizer: Any) -> None:
-        """An optimizer stepped."""
-        self._beat(self._clock.optimizer, id(optimizer))
-
-    def on_backward(self, roots: Any, is_gradient: bool) -> None:
-        """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
-        begun = self._enter()
-        if not begun:
-            return
-        try:
-            if self._canary_due:
-                self._part("canaries", self._place_canary, roots)
-        finally:
-            self._leave(begun)
-        self._beat(self._clock.gradient if is_gradient else self._clock.backward)
-
-    def on_all_gone(self) -> None:
-        """What was watched has been collected: there is nothing left to watch."""
-        self.close()
-
-    def _beat(self, event: Callable[..., bool], *source: int) -> None:
-        """Let the clock hear of an event, and end the step when it says so."""
-        begun = self._enter()
-        if not begun:
-            return
-        try:
-            ended = event(*source)
-            if ended:
-                self._end_step()
-        finally:
-            self._leave(begun)
-        if ended:
-            self._react()
-
-    def _enter(self) -> float:
-        """When this event began; 0 when it is not ours: closed, paused, or within another event."""
-        if self._closed or self._paused or not self._busy.acquire(False):
-            return 0.0
-        return time.perf_counter()
-
-    def _leave(self, begun: float) -> None:
-        spent = time.perf_counter() - begun
-        if spent < INTERRUPTED:
-            self._governor.sensing += spent
-        else:
-            self._charge(spent)
-        self._busy.release()
-
-    def _charge(self, spent: float) -> None:
-        """Charge a long event: an explanation, a costly look, or an interruption."""
-        explaining, self._explaining = self._explaining, 0.0
-        expected, self._expected = self._expected, 0.0
-        # On a busy machine the kernel takes the processor away for milliseconds, now and then in
-        # the midst of an event; that is not what watching costs.
-        self._governor.charge(min(spent - explaining, INTERRUPTED + 4 * expected), explaining)
-
-    def _part(self, name: str, work: Callable[..., _Result], *args: Any) -> _Result | None:
-        """Do a part's work; a part that fails is switched off and named in the report."""
-        if name in self._failures:
-            return None
-        try:
-            return work(*args)
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"[:300]
-            self._failures[name] = Failure(name, text, self._clock.step)
-            return None
-
-    # --- the step ---
-
-    def _take_census(self, judged: bool) -> None:
-        """Meet what is new now, as the user's own moment (the edge of a pause) asks for it."""
-        begun = self._enter()
-        if not begun:
-            return
-        try:
-            self._part("census", self._census.look, self._clock.step, judged)
-        finally:
-            self._leave(begun)
-
-    def _may_touch(self) -> bool:
-        return not self._graph_told and not self._canaries.full
-
-    def _may_look(self) -> bool:
-        """Whether the collector's callback may scan; asked from any thread."""
-        return (
-            not self._closed
-            and not self._paused
-            and self._governor.allows(self._census.expected_cost())
-        )
-
-    def _place_canary(self, output: Any) -> None:
-        step = self._clock.step
-        self._suspicions["graph"].observe(step)
-        if type(output) is _torch.Tensor:
-            # The usual case, without the detours that subclasses and containers need.
-            self._canaries.place_one(step, output)
-            return
-        with _torch.without_overrides():
-            self._canaries.place(step, attached_outputs(output))
-
-    def _end_step(self) -> None:
-        """Everything that happens when a step has ended, cheapest first."""
-        now = self._clock.step
-        self._clock.note_sequence(_torch.sequence_number())
-        free = now <= FREE_STEPS
-        if free or now % LOOK_EVERY == 0:
-            cost = self._census.expected_cost()
-            if self._governor.allows(cost):
-                self._expected += cost
-                self._part("census", self._look, now)
-            self._part("tensor judge", self._judge_tensors, now)
-        self._census.begin(now)
-        self._part("graph judge", self._judge_graphs, now)
-        if free or self._audit.running:
-            self._part("audit", self._continue_audits, now)
-        self._sources.end_step()
-        self._governor.end_step()
-        self._canary_due = self._may_touch() and self._governor.allows()
-
-    def _look(self, now: int) -> None:
-        self._suspicions["tensor"].observe(now - 1)
-        self._census.look(now - 1)
-        fresh = self._census.take_fresh()
-        if fresh and self._may_touch():
-            with _torch.without_overrides():
-                if self._may_date(now):
-                    self._part("dated look", self._date, fresh, now)
-                self._canaries.place(now - 1, fresh)
-                self._suspicions["graph"].observe(now - 1)
-
-    def _may_date(self, now: int) -> bool:
-        if now < FREE_STEPS:
-            return now % DATED_EVERY == 0
-        return now % DATED_SELDOM == 0 and self._governor.allows(self._look_cost)
-
-    def _date(self, tensors: list[Any], now: int) -> None:
-        """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
-        oldest, nodes = oldest_step(tensors, self._clock.step_of, now - MAX_REACH)
-        self._look_cost = nodes * SECONDS_PER_NODE
-        self._expected += self._look_cost
-        opinion = self._suspicions["graph"].reach(Look(now, oldest))
-        if opinion is not None:
-            self._investigate("graph", now, opinion)
-
-    def _continue_audits(self, now: int) -> None:
-        """Audit the first steps, a step under suspicion, and others when the budget allows."""
-        if self._audit.running:
-            if now == 3:
-                self._learn_roots()
-            if now < FREE_STEPS and self._may_touch():
-                self._audit.next_step(now)
-            else:
-                self._audit.end()
-            return
-        # A compiled model compiles in its first call, and a hook that goes makes it compile again.
-        if 2 <= now < FREE_STEPS and self._may_touch() and self._clock.forwards:
-            self._audits += 1
-            self._audit.begin(self._sources.roots(), now)
-
-    def _learn_roots(self) -> None:
-        """A root that is never called itself is replaced by what the loop calls."""
-        called = self._audit.called
-        silent = [m for m in self._sources.roots() if id(m) not in called]
-        found = [reference() for reference in outermost(called, silent)]
-        self._sources.replace_roots([module for module in found if module is not None])
-
-    def _judge_graphs(self, now: int) -> None:
-        births, deaths = self._canaries.survey(now)
-        if self._graph_told:
-            # What was told stands; when it is all gone, watching begins again.
-            self._graph_told = bool(births)
-            return
-        opinion = self._suspicions["graph"].survey(now, births, deaths)
-        if opinion is not None:
-            self._investigate("graph", now, opinion)
-
-    def _judge_tensors(self, now: int) -> None:
-        births, deaths = self._census.plain.survey(now)
-        opinion = self._suspicions["tensor"].survey(now, births, deaths)
-        if opinion is not None:
-            self._investigate("tensor", now, opinion)
-
-    def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
-        if kind == "graph" and self._is_premature():
-            return
-        begun = time.perf_counter()
-        awaiting = self._clock.beat in ("forward", "manual")
-        evaluation = self._is_evaluation()
-        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting)
-        outcome = self._part(f"{kind} explanation", self._investigator.investigate, case)
-        if outcome is None:
-            # It could not be explained: say what is known rather than nothing.
-            outcome = self._investigator.unexplained(case)
-        self._settle(kind, opinion, outcome)
-        self._explaining += time.perf_counter() - begun
-
-    def _is_premature(self) -> bool:
-        """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
-        if self._clock.beat != "forward" or self._clock.optimizer_known:
-            return False
-        self._part("discovery", self._sources.discover)
-        return self._clock.optimizer_known and any(m.training for m in self._sources.roots())
-
-    def _is_evaluation(self) -> bool:
-        if self._clock.beat != "forward":
-            return False
-        roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
-        trains = self._clock.backwards or self._clock.gradients
-        return not trains or not any(module.training for module in roots)
-
-    def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
-        self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
-        finding = outcome.finding
-        if finding is None or ignored(finding, self.settings.ignore):
-            return
-        known = self._findings.get(finding.fingerprint)
-        self._findings[finding.fingerprint] = finding
-        if kind == "graph" and finding.severity == "leak":
-            # No more canaries on a chain that leaks: see canaries.MAX_TOUCHED.
-            self._graph_told = True
-            self._audit.end()
-        if known is None or (known.severity != "leak" and finding.severity == "leak"):
-            self._to_tell.append(finding)
+    def abandon(self) -> None:
+        """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
+        self._closed = True
+        self._loop.fall_silent()
 
     # --- telling ---
 
-    def _react(self) -> None:
+    def _react(self, told: list[Finding]) -> None:
         """Tell new findings; the only place from which an exception may reach the user's loop."""
-        if not self._to_tell:
-            return
-        told, self._to_tell = self._to_tell, []
         report = self.report()
         self._write_report(report)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
-        news = replace(report, findings=tuple(sorted(told, key=_gravity)), verdict=worst)
+        news = replace(report, findings=_worst_first(told), verdict=worst)
         try:
             reactions.react(self.settings.action, news)
         except LeakError as error:
@@ -452,32 +143,23 @@ class Guard:
             if worst == "leak":
                 raise
         except Exception as error:
-            self._failures["reaction"] = Failure("reaction", repr(error)[:300], self._clock.step)
+            step = self._loop.clock.step
+            self._loop.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
 
     def _write_report(self, report: Report | None = None) -> None:
         if self.settings.report is None:
             return
-        rank = self._part("rank", _torch.rank) or 0
+        rank = self._loop.part("rank", _torch.rank) or 0
         reactions.write(report or self.report(), self.settings.report, rank)
 
     def _verdict(self) -> Verdict:
-        if any(finding.severity == "leak" for finding in self._findings.values()):
+        if any(finding.severity == "leak" for finding in self._loop.findings.values()):
             return "leak"
-        doubt = self._suspicions["graph"].opinion.state != "clean"
-        return "suspect" if doubt or self._findings else "clean"
+        return "suspect" if self._loop.in_doubt or self._loop.findings else "clean"
 
-    def _own_tensors(self) -> list[Any]:
-        """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""
-        found: list[Any] = []
-        for module in self._sources.roots():
-            found += [*module.parameters(), *module.buffers()]
-        for optimizer in self._sources.stepping_optimizers():
-            for group in getattr(optimizer, "param_groups", ()):
-                found += group["params"]
-            for state in list(getattr(optimizer, "state", {}).values()):
-                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
-        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
-        return found
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=_gravity))
 
 
 def _gravity(finding: Finding) -> tuple[int, str]:

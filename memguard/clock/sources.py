@@ -100,7 +100,7 @@ class Sources:
         return [optimizer for optimizer in alive if optimizer is not None]
 
     def end_step(self) -> None:
-        """A step has ended: optimizers that did not step in it or the one before are left behind."""
+        """A step has ended: what stepped neither in it nor in the one before is left behind."""
         self._stepped_before, self._stepped_now = self._stepped_now, {}
 
     @property

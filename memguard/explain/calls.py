@@ -11,6 +11,8 @@ from memguard.explain.program import Program
 from memguard.explain.syntax import Piece, Scope, dotted
 
 MAX_DEPTH = 4
+# Functions followed from one loop: more than that is a library, where names say little.
+_MOST_REACHED = 400
 
 # Methods of lists, dicts, tensors, modules and optimizers: by name alone they say nothing about
 # which of the user's classes is meant.
@@ -193,9 +195,10 @@ def reach(program: Program, pieces: Iterable[Piece]) -> dict[Scope, Reached]:
         following: list[Reached] = []
         for piece, before in todo:
             for scope, receiver in callees(program, piece):
-                if scope not in found:
+                if scope not in found and len(found) < _MOST_REACHED:
                     found[scope] = Reached(scope, piece, before)
                     following.append(found[scope])
-                found[scope].receivers.add(receiver)
+                if scope in found:
+                    found[scope].receivers.add(receiver)
         todo = [(piece, reached) for reached in following for piece in reached.scope.pieces]
     return found

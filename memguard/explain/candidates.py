@@ -13,6 +13,9 @@ from memguard.explain.subject import Keys, Subject, View
 from memguard.explain.syntax import Piece, Scope, Source, bindings, dotted
 from memguard.explain.verbs import Growth, growths
 
+# Functions looked into for one holder; an object handed to everything is not followed further.
+_MOST_VISITS = 200
+
 
 @dataclass(slots=True)
 class Candidates:
@@ -37,7 +40,7 @@ class Candidates:
 
     def _visit(self, view: View, depth: int) -> None:
         key = (id(view.scope), view.subject, view.prefix)
-        if key in self._seen:
+        if key in self._seen or len(self._seen) >= _MOST_VISITS:
             return
         self._seen.add(key)
         for piece in list(view.pieces()):

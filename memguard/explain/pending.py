@@ -17,6 +17,7 @@ _NOW_AND_THEN = words("should sync accumulate accumulation accum boundary due ev
 # Checks of a value or a setting, which hold on every turn or on none.
 _CHECKS = words("isnan isfinite isinf isinstance hasattr callable is_available requires_grad")
 _LONGEST = 60
+_MOST_SEEN = 200
 
 # A call that frees graphs, and the statements from the region's own down to its own.
 Freeing = tuple[ast.Call, tuple[Piece, ...]]
@@ -68,7 +69,7 @@ def _freeing_in(
         yield from ((call, path) for call in piece.calls() if _is_freeing(call))
         if len(above) < MAX_DEPTH:
             for scope, _ in callees(program, piece):
-                if scope not in seen:
+                if scope not in seen and len(seen) < _MOST_SEEN:
                     seen.add(scope)
                     yield from _freeing_in(program, scope.pieces, path, seen)
 

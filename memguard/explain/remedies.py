@@ -112,7 +112,9 @@ def _cache(place: Place, statement: Statement | None) -> Remedy:
     if not code.startswith("@"):
         return Remedy(why, None, f"give the cache a maxsize; {alternative}")
     name = re.sub(r"\(.*", "", code[1:])
-    limited = re.sub(r"\bcache$", "lru_cache", name) if not name.endswith("lru_cache") else name
+    if name.rpartition(".")[2] not in ("cache", "lru_cache"):
+        return Remedy(why, None, alternative)
+    limited = re.sub(r"\bcache$", "lru_cache", name)
     return Remedy(why, f"@{limited}(maxsize=16)", alternative)
 
 

@@ -16,8 +16,11 @@ from memguard.sensors.marks import Cohorts
 
 # A node that was ever touched from Python is freed recursively, and a chain of some 20,000 of them
 # overflows an 8 MB stack (measured on torch 2.13; a tenth of that is safe on a 1 MB thread stack).
-# So no more than this many canaries are ever alive together.
+# So no more than this many canaries are ever alive together,
 MAX_TOUCHED = 1000
+
+# and no more nodes than this have been touched by looks into graphs that are still alive.
+MAX_LOOKED = 8000
 
 # Outputs are looked through this deep for tensors, and no wider than this.
 MAX_DEPTH = 4
@@ -31,43 +34,64 @@ class Canary:
 
 
 class Canaries:
-    """Places canaries and counts, step by step, whose nodes are still alive."""
+    """Places canaries and counts, step by step, whose nodes are still alive.
 
-    __slots__ = ("cohorts", "full")
+    Attributes:
+        full: whether no more nodes may be touched before some have died.
+    """
+
+    __slots__ = ("_looked", "cohorts", "full")
 
     def __init__(self, window: int) -> None:
-        self.cohorts = Cohorts(window)
+        # No step is ever forgotten: the number of canaries is bounded, and must be known.
+        self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
+        self._looked: dict[int, int] = {}
 
     def place(self, step: int, tensors: Iterable[Any], label: str = "") -> None:
         """Put a canary of `step` into the node of each attached tensor that has none yet."""
         for tensor in tensors:
+            if self.full:
+                return
             node = _torch.grad_fn(tensor)
             if node is not None:
                 self._place(step, node, label)
 
     def place_one(self, step: int, tensor: Any) -> None:
         """`place` for one plain tensor without label."""
-        node = tensor.grad_fn
+        node = None if self.full else tensor.grad_fn
         if node is not None:
             self._place(step, node, "")
 
     def _place(self, step: int, node: Any, label: str) -> None:
         metadata = _torch.node_metadata(node)
         # Two modules may return the same node; the first canary keeps its label.
-        if Canary in metadata or self.full:
+        if Canary in metadata:
             return
         canary = metadata[Canary] = Canary()
         self.cohorts.add(step, canary, label)
+        self._weigh()
+
+    def looked(self, step: int, nodes: int) -> None:
+        """Count `nodes` that a look has touched, for as long as something of `step` is alive."""
+        self._looked[step] = self._looked.get(step, 0) + nodes
+        self._weigh()
+
+    def _weigh(self) -> None:
         # Cheap enough only because it is the length of the few sets of living steps.
-        self.full = len(self.cohorts) >= MAX_TOUCHED
+        self.full = (
+            len(self.cohorts) >= MAX_TOUCHED or sum(self._looked.values()) >= MAX_LOOKED
+        )
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""
-        found = self.cohorts.survey(step)
+        births, deaths = self.cohorts.survey(step)
+        if self._looked:
+            alive = set(births)
+            self._looked = {born: n for born, n in self._looked.items() if born in alive}
         if self.full:
-            self.full = len(self.cohorts) >= MAX_TOUCHED
-        return found
+            self._weigh()
+        return births, deaths
 
     def deepest(self, step: int) -> str | None:
         """Path of the module called last among those whose output of `step` is alive."""
@@ -77,6 +101,7 @@ class Canaries:
     def clear(self) -> None:
         """Forget every canary; those in living nodes stay there, inert."""
         self.cohorts.clear()
+        self._looked.clear()
 
 
 def _call_order(label: str) -> int:

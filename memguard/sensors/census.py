@@ -92,7 +92,7 @@ class Census:
                 self._meet(tensor, step)
 
     def _new_tensors(self) -> list[Any]:
-        """Tensors younger than the last look's end: the collector keeps objects in order of birth."""
+        """Tensors born since the last look ended: the collector keeps objects in order of birth."""
         types, end = self._types, self._end_of_look
         found = []
         for item in reversed(gc.get_objects(generation=0)):

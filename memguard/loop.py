@@ -1,0 +1,400 @@
+"""One loop under watch: events in, findings out; everything that happens when a step ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from memguard import _torch
+from memguard.clock import discovery
+from memguard.clock.beats import Clock
+from memguard.clock.sources import Sources
+from memguard.figures import Figures
+from memguard.investigation import Case, Investigator, Outcome, ignored
+from memguard.judge.chains import Look
+from memguard.judge.survivors import Opinion
+from memguard.records import Failure, Finding
+from memguard.sensors.audit import Audit, outermost
+from memguard.sensors.canaries import Canaries, attached_outputs
+from memguard.sensors.census import Census
+from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, oldest_step
+from memguard.sensors.governor import FREE_STEPS, Governor
+from memguard.settings import Settings
+from memguard.suspicion import Suspicion, Watched
+
+_Result = TypeVar("_Result")
+
+# Steps between looks at the youngest generation once watching is no longer free. Whatever was born
+# since the last look and is still alive is met all the same.
+LOOK_EVERY = 4
+
+# Steps between dated looks while watching is free, and afterwards.
+DATED_EVERY = 4
+DATED_SELDOM = 32
+
+# Seconds from which an event is taken to have been interrupted by the kernel.
+INTERRUPTED = 5e-4
+
+
+class WatchedLoop:
+    """Hears of every event of the loop, senses and judges when a step ends, and keeps the findings.
+
+    One event is handled at a time; what comes meanwhile, in another thread or from within the
+    first, is not the loop's.
+
+    Attributes:
+        findings: by fingerprint, all that was found.
+        failures: by part, what failed and was switched off.
+        audits: audits begun.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tell: Callable[[list[Finding]], None],
+        all_gone: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._tell = tell
+        self._all_gone = all_gone
+        self._busy = threading.Lock()
+        self._silent = False
+        self._paused = 0
+        self.failures: dict[str, Failure] = {}
+        self.findings: dict[str, Finding] = {}
+        self.audits = 0
+        self._to_tell: list[Finding] = []
+        self.clock = Clock()
+        self.governor = Governor(settings.overhead)
+        self.figures = Figures(settings)
+        self._canaries = Canaries(settings.window)
+        self._census = Census(settings.window, self._may_look)
+        self._audit = Audit(self._canaries)
+        self._sources = Sources(self, self.clock)
+        self._investigator = Investigator(
+            self._canaries,
+            self._census,
+            self.figures,
+            self.clock.step_of,
+            self._own_tensors,
+            settings.window,
+        )
+        self._suspicions: dict[Watched, Suspicion] = {
+            "graph": Suspicion(settings.window, settings.patience),
+            "tensor": Suspicion(settings.window, settings.patience),
+        }
+        self._graph_told = False
+        self._canary_due = True
+        self._explaining = 0.0
+        self._expected = 0.0
+        self._look_cost = MAX_NODES * SECONDS_PER_NODE
+
+    # --- beginning and end ---
+
+    def begin(self, process: bool) -> None:
+        """Start listening; with `process` to whatever this process turns out to run."""
+        self.part("census", self._census.install)
+        self.clock.note_sequence(_torch.sequence_number())
+        if process:
+            self._sources.watch_process()
+
+    def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
+        """Listen to these as well."""
+        self._sources.watch(modules, optimizers)
+
+    def fall_silent(self) -> None:
+        """Hear nothing any more."""
+        self._silent = True
+
+    def end(self) -> None:
+        """Take every hook, callback and mark out; harmless when done twice."""
+        self._silent = True
+        for take_out in (self._audit.end, self._sources.remove, self._census.remove):
+            self.part("close", take_out)
+        self._canaries.clear()
+
+    def pause(self) -> None:
+        """From now on nothing is judged."""
+        self._take_census(judged=True)
+        self._paused += 1
+
+    def resume(self) -> None:
+        """End the last pause; what was born in it never counts."""
+        self._paused -= 1
+        self._take_census(judged=bool(self._paused))
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether graphs survive in a way that is not explained yet."""
+        return self._suspicions["graph"].opinion.state != "clean"
+
+    def step(self) -> None:
+        """The user says that a step has ended."""
+        self._beat(self.clock.manual)
+
+    # --- events, in the user's threads ---
+
+    def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
+        """A root module was called: its output carries the step's canary."""
+        begun = self._enter()
+        if not begun:
+            return
+        ended = False
+        try:
+            if self._canary_due:
+                self.part("canaries", self._place_canary, output)
+                if self._audit.running:
+                    self._audit.called.add(id(module))
+            if gives_beat:
+                ended = self.clock.forward(id(module), module.training)
+                if ended:
+                    self._end_step()
+        finally:
+            self._leave(begun)
+        if ended:
+            self._tell_findings()
+
+    def on_optimizer(self, optimizer: Any) -> None:
+        """An optimizer stepped."""
+        self._beat(self.clock.optimizer, id(optimizer))
+
+    def on_backward(self, roots: Any, is_gradient: bool) -> None:
+        """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
+        begun = self._enter()
+        if not begun:
+            return
+        try:
+            if self._canary_due:
+                self.part("canaries", self._place_canary, roots)
+        finally:
+            self._leave(begun)
+        self._beat(self.clock.gradient if is_gradient else self.clock.backward)
+
+    def on_all_gone(self) -> None:
+        """What was watched has been collected: there is nothing left to watch."""
+        self._all_gone()
+
+    def _beat(self, event: Callable[..., bool], *source: int) -> None:
+        """Let the clock hear of an event, and end the step when it says so."""
+        begun = self._enter()
+        if not begun:
+            return
+        try:
+            ended = event(*source)
+            if ended:
+                self._end_step()
+        finally:
+            self._leave(begun)
+        if ended:
+            self._tell_findings()
+
+    def _enter(self) -> float:
+        """When this event began; 0 when it is not ours: closed, paused, or within another event."""
+        if self._silent or self._paused or not self._busy.acquire(False):
+            return 0.0
+        return time.perf_counter()
+
+    def _leave(self, begun: float) -> None:
+        spent = time.perf_counter() - begun
+        if spent < INTERRUPTED:
+            self.governor.sensing += spent
+        else:
+            self._charge(spent)
+        self._busy.release()
+
+    def _charge(self, spent: float) -> None:
+        """Charge a long event: an explanation, a costly look, or an interruption."""
+        explaining, self._explaining = self._explaining, 0.0
+        expected, self._expected = self._expected, 0.0
+        # On a busy machine the kernel takes the processor away for milliseconds, now and then in
+        # the midst of an event; that is not what watching costs.
+        self.governor.charge(min(spent - explaining, INTERRUPTED + 4 * expected), explaining)
+
+    def part(self, name: str, work: Callable[..., _Result], *args: Any) -> _Result | None:
+        """Do a part's work; a part that fails is switched off and named in the report."""
+        if name in self.failures:
+            return None
+        try:
+            return work(*args)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:300]
+            self.failures[name] = Failure(name, text, self.clock.step)
+            return None
+
+    # --- the step ---
+
+    def _tell_findings(self) -> None:
+        """Hand on what is new; outside the event, since telling may raise into the user's loop."""
+        if self._to_tell:
+            told, self._to_tell = self._to_tell, []
+            self._tell(told)
+
+    def _take_census(self, judged: bool) -> None:
+        """Meet what is new now, as the user's own moment (the edge of a pause) asks for it."""
+        begun = self._enter()
+        if not begun:
+            return
+        try:
+            self.part("census", self._census.look, self.clock.step, judged)
+        finally:
+            self._leave(begun)
+
+    def _may_touch(self) -> bool:
+        return not self._graph_told and not self._canaries.full
+
+    def _may_look(self) -> bool:
+        """Whether the collector's callback may scan; asked from any thread."""
+        return (
+            not self._silent
+            and not self._paused
+            and self.governor.allows(self._census.expected_cost())
+        )
+
+    def _place_canary(self, output: Any) -> None:
+        step = self.clock.step
+        self._suspicions["graph"].observe(step)
+        if type(output) is _torch.Tensor:
+            # The usual case, without the detours that subclasses and containers need.
+            self._canaries.place_one(step, output)
+            return
+        with _torch.without_overrides():
+            self._canaries.place(step, attached_outputs(output))
+
+    def _end_step(self) -> None:
+        """Everything that happens when a step has ended, cheapest first."""
+        now = self.clock.step
+        self.clock.note_sequence(_torch.sequence_number())
+        free = now <= FREE_STEPS
+        if free or now % LOOK_EVERY == 0:
+            cost = self._census.expected_cost()
+            if self.governor.allows(cost):
+                self._expected += cost
+                self.part("census", self._look, now)
+            self.part("tensor judge", self._judge_tensors, now)
+        self._census.begin(now)
+        self.part("graph judge", self._judge_graphs, now)
+        if free or self._audit.running:
+            self.part("audit", self._continue_audits, now)
+        self._sources.end_step()
+        self.governor.end_step()
+        self._canary_due = self._may_touch() and self.governor.allows()
+
+    def _look(self, now: int) -> None:
+        self._suspicions["tensor"].observe(now - 1)
+        self._census.look(now - 1)
+        fresh = self._census.take_fresh()
+        if fresh and self._may_touch():
+            with _torch.without_overrides():
+                if self._may_date(now):
+                    self.part("dated look", self._date, fresh, now)
+                self._canaries.place(now - 1, fresh)
+                self._suspicions["graph"].observe(now - 1)
+
+    def _may_date(self, now: int) -> bool:
+        if now < FREE_STEPS:
+            return now % DATED_EVERY == 0
+        return now % DATED_SELDOM == 0 and self.governor.allows(self._look_cost)
+
+    def _date(self, tensors: list[Any], now: int) -> None:
+        """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
+        oldest, nodes = oldest_step(tensors, self.clock.step_of, now - MAX_REACH)
+        self._look_cost = nodes * SECONDS_PER_NODE
+        self._expected += self._look_cost
+        opinion = self._suspicions["graph"].reach(Look(now, oldest))
+        if opinion is not None:
+            self._investigate("graph", now, opinion)
+
+    def _continue_audits(self, now: int) -> None:
+        """Audit the first steps, a step under suspicion, and others when the budget allows."""
+        if self._audit.running:
+            if now == 3:
+                self._learn_roots()
+            if now < FREE_STEPS and self._may_touch():
+                self._audit.next_step(now)
+            else:
+                self._audit.end()
+            return
+        # A compiled model compiles in its first call, and a hook that goes makes it compile again.
+        if 2 <= now < FREE_STEPS and self._may_touch() and self.clock.forwards:
+            self.audits += 1
+            self._audit.begin(self._sources.roots(), now)
+
+    def _learn_roots(self) -> None:
+        """A root that is never called itself is replaced by what the loop calls."""
+        called = self._audit.called
+        silent = [m for m in self._sources.roots() if id(m) not in called]
+        found = [reference() for reference in outermost(called, silent)]
+        self._sources.replace_roots([module for module in found if module is not None])
+
+    def _judge_graphs(self, now: int) -> None:
+        births, deaths = self._canaries.survey(now)
+        if self._graph_told:
+            # What was told stands; when it is all gone, watching begins again.
+            self._graph_told = bool(births)
+            return
+        opinion = self._suspicions["graph"].survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("graph", now, opinion)
+
+    def _judge_tensors(self, now: int) -> None:
+        births, deaths = self._census.plain.survey(now)
+        opinion = self._suspicions["tensor"].survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("tensor", now, opinion)
+
+    def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
+        if kind == "graph" and self._is_premature():
+            return
+        begun = time.perf_counter()
+        awaiting = self.clock.beat in ("forward", "manual")
+        evaluation = self._is_evaluation()
+        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting)
+        outcome = self.part(f"{kind} explanation", self._investigator.investigate, case)
+        if outcome is None:
+            # It could not be explained: say what is known rather than nothing.
+            outcome = self._investigator.unexplained(case)
+        self._settle(kind, opinion, outcome)
+        self._explaining += time.perf_counter() - begun
+
+    def _is_premature(self) -> bool:
+        """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
+        if self.clock.beat != "forward" or self.clock.optimizer_known:
+            return False
+        self.part("discovery", self._sources.discover)
+        return self.clock.optimizer_known and any(m.training for m in self._sources.roots())
+
+    def _is_evaluation(self) -> bool:
+        if self.clock.beat != "forward":
+            return False
+        roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
+        trains = self.clock.backwards or self.clock.gradients
+        return not trains or not any(module.training for module in roots)
+
+    def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
+        self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
+        finding = outcome.finding
+        if finding is None or ignored(finding, self._settings.ignore):
+            return
+        known = self.findings.get(finding.fingerprint)
+        self.findings[finding.fingerprint] = finding
+        if kind == "graph" and finding.severity == "leak":
+            # No more canaries on a chain that leaks: see canaries.MAX_TOUCHED.
+            self._graph_told = True
+            self._audit.end()
+        if known is None or (known.severity != "leak" and finding.severity == "leak"):
+            self._to_tell.append(finding)
+
+    def _own_tensors(self) -> list[Any]:
+        """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""
+        found: list[Any] = []
+        for module in self._sources.roots():
+            found += [*module.parameters(), *module.buffers()]
+        for optimizer in self._sources.stepping_optimizers():
+            for group in getattr(optimizer, "param_groups", ()):
+                found += group["params"]
+            for state in list(getattr(optimizer, "state", {}).values()):
+                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
+        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
+        return found
