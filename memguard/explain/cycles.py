@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import graph, naming, paths
+from memguard.explain import edges, graph, naming, paths
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
@@ -30,7 +30,7 @@ def find_cycle(
     children = paths.children_of(search)
     loop = paths.cycle_through(search, children)
     if loop:
-        objects = [search.objects[key] for key in loop]
+        objects = _from_an_instance([search.objects[key] for key in loop])
         closing = _cycle_place(question, search, [*objects, objects[0]], stack, weight)
         if closing is not None:
             return closing
@@ -68,21 +68,18 @@ def _cycle_place(
         advice = advise("graph", hook, statement, evaluation=False, after_backward=None)
         chain = ("no root: a cycle through a hook", *_loop_text(steps))
         return Located(hook, statement, advice, chain, "function", len(question.births))
-    best: tuple[bool, naming.Step] | None = None
-    for step in steps:
-        if step.edge.kind in ("attribute", "closure") and step.edge.name and step.owner is not None:
-            user = _is_user_owner(step.owner)
-            if best is None or (user and not best[0]):
-                best = (user, step)
-    if best is None:
+    named = [s for s in steps if s.edge.kind == "attribute" and s.edge.name and s.owner is not None]
+    if not named:
         return None
-    owner, name = best[1].owner, best[1].edge.name
+    # The user's classes first; then by name, so that the same cycle is always told the same way.
+    closing = min(named, key=_claim)
+    owner, name = closing.owner, closing.edge.name
     cls = type(owner)
     place = Place(
         "cycle",
         name,
         f"{cls.__name__}.{name}",
-        type(best[1].value).__name__,
+        type(closing.value).__name__,
         file=naming.class_file(cls),
         owner=cls.__qualname__,
         module=cls.__module__,
@@ -91,6 +88,18 @@ def _cycle_place(
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
     chain = ("no root: a reference cycle", *_loop_text(steps))
     return Located(place, statement, advice, chain, cls.__name__, len(question.births))
+
+
+def _from_an_instance(loop: list[Any]) -> list[Any]:
+    """The loop turned so that it begins with an object that has attributes, not with its dict."""
+    for index, item in enumerate(loop):
+        if not edges.is_container(item) and not _torch.is_tensor_type(type(item)):
+            return [*loop[index:], *loop[:index]]
+    return loop
+
+
+def _claim(step: naming.Step) -> tuple[bool, str, str]:
+    return not _is_user_owner(step.owner), type(step.owner).__qualname__, step.edge.name
 
 
 def _hook_place(steps: Sequence[naming.Step]) -> Place | None:

@@ -109,7 +109,8 @@ def _attribute(path: Sequence[Any], owner: Any, name: str, index: int) -> tuple[
         ), index + 1
     # A module keeps buffers and submodules in dicts that users reach as plain attributes.
     inner = edges.edge(value, path[index + 1]).name
-    return Step(Edge(found.kind, f".{inner}", inner), owner, path[index + 1]), index + 2
+    text = f"[{inner}]" if inner.isdigit() else f".{inner}"  # layers of a Sequential have numbers
+    return Step(Edge(found.kind, text, inner), owner, path[index + 1]), index + 2
 
 
 def _module_dict_name(owner: Any, child: Any) -> str:
