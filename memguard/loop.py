@@ -111,18 +111,21 @@ class WatchedLoop:
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
         self._silent = True
-        for take_out in (self._audit.end, self._sources.remove, self._census.remove):
-            self.part("close", take_out)
+        self.part("audit removal", self._audit.end)
+        self.part("hook removal", self._sources.remove)
+        self.part("census removal", self._census.remove)
         self._canaries.clear()
 
     def pause(self) -> None:
         """From now on nothing is judged."""
         self._take_census(judged=True)
         self._paused += 1
+        self._audit.muted = True
 
     def resume(self) -> None:
         """End the last pause; what was born in it never counts."""
         self._paused -= 1
+        self._audit.muted = bool(self._paused)
         self._take_census(judged=bool(self._paused))
 
     @property
@@ -257,7 +260,7 @@ class WatchedLoop:
         self._suspicions["graph"].observe(step)
         if type(output) is _torch.Tensor:
             # The usual case, without the detours that subclasses and containers need.
-            self._canaries.place_one(step, output)
+            self._canaries.place(step, (output,))
             return
         with _torch.without_overrides():
             self._canaries.place(step, attached_outputs(output))
@@ -275,7 +278,7 @@ class WatchedLoop:
             self.part("tensor judge", self._judge_tensors, now)
         self._census.begin(now)
         self.part("graph judge", self._judge_graphs, now)
-        if free or self._audit.running:
+        if free or self._audit.running or self.in_doubt:
             self.part("audit", self._continue_audits, now)
         self._sources.end_step()
         self.governor.end_step()
@@ -307,17 +310,18 @@ class WatchedLoop:
             self._investigate("graph", now, opinion)
 
     def _continue_audits(self, now: int) -> None:
-        """Audit the first steps, a step under suspicion, and others when the budget allows."""
+        """Audit the first steps, and steps under suspicion when the budget allows."""
+        wanted = self._may_touch() and (now < FREE_STEPS or self.in_doubt)
         if self._audit.running:
             if now == 3:
                 self._learn_roots()
-            if now < FREE_STEPS and self._may_touch():
+            if wanted:
                 self._audit.next_step(now)
             else:
-                self._audit.end()
+                self._audit.rest()
             return
         # A compiled model compiles in its first call, and a hook that goes makes it compile again.
-        if 2 <= now < FREE_STEPS and self._may_touch() and self.clock.forwards:
+        if wanted and now >= 2 and self.clock.forwards and self.governor.allows():
             self.audits += 1
             self._audit.begin(self._sources.roots(), now)
 
@@ -382,7 +386,7 @@ class WatchedLoop:
         if kind == "graph" and finding.severity == "leak":
             # No more canaries on a chain that leaks: see canaries.MAX_TOUCHED.
             self._graph_told = True
-            self._audit.end()
+            self._audit.rest()
         if known is None or (known.severity != "leak" and finding.severity == "leak"):
             self._to_tell.append(finding)
 

@@ -85,9 +85,11 @@ def watch(
         _process_guard.adopt(modules, optimizers)
         return _process_guard
     guard = Guard(settings)
-    if not settings.off:
-        guard.start(modules, optimizers, on_close=_forget)
-        _guards[key or (id(guard),)] = guard
+    if settings.off:
+        guard.abandon()
+        return guard
+    guard.start(modules, optimizers, on_close=_forget)
+    _guards[key or (id(guard),)] = guard
     return guard
 
 
@@ -105,6 +107,10 @@ def guard_process(settings: Settings) -> Guard:
     return guard
 
 
+def _open_guards() -> list[Guard]:
+    return [*_guards.values(), *([_process_guard] if _process_guard is not None else [])]
+
+
 def _forget(guard: Guard) -> None:
     global _process_guard
     for key in [key for key, known in _guards.items() if known is guard]:
@@ -114,8 +120,11 @@ def _forget(guard: Guard) -> None:
 
 
 def _abandon_all() -> None:
-    for guard in [*_guards.values(), *([_process_guard] if _process_guard else [])]:
+    global _process_guard
+    for guard in _open_guards():
         guard.abandon()
+    _guards.clear()
+    _process_guard = None
 
 
 # A forked child (a DataLoader's worker) inherits hooks and callbacks; they must be inert there.
@@ -124,7 +133,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _close_all() -> None:
-    for guard in [*_guards.values(), *([_process_guard] if _process_guard else [])]:
+    for guard in _open_guards():
         guard.close()
 
 

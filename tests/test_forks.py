@@ -207,7 +207,7 @@ def work(rank, model, optimizer, results):
     results.put((rank, kept[-1].item(), model.training))
 
 def serve(model, inputs, results):
-    results.put(model(inputs).detach())
+    results.put(model(inputs).tolist())
 
 if __name__ == "__main__":
     model, optimizer = TASK.set_up()
@@ -215,12 +215,13 @@ if __name__ == "__main__":
     for step in range(5):
         train_step(TASK, model, optimizer, step)
     assert hooks_of(model) > 5
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, (model, optimizer, results), nprocs=1)
-    assert results.get()[0] == 0
+    if {method!r} == "spawn":
+        results = mp.get_context("spawn").SimpleQueue()
+        mp.spawn(work, (model, optimizer, results), nprocs=1)
+        assert results.get()[0] == 0
     model.eval()
     inputs = TASK.batch(0)[0]
-    expected = model(inputs)
+    expected = model(inputs).tolist()
     context = multiprocessing.get_context({method!r})
     results = context.SimpleQueue()
     process = context.Process(target=serve, args=(model, inputs, results))
@@ -228,7 +229,7 @@ if __name__ == "__main__":
     found = results.get()
     process.join()
     assert process.exitcode == 0
-    assert torch.equal(found, expected)
+    assert found == expected
     assert guard.report().verdict == "clean"
     print("done")
 """

@@ -91,7 +91,7 @@ def broken(*_: Any, **__: Any) -> Any:
 PARTS = (
     (Census, "look", "census"),
     (Census, "take_fresh", "census"),
-    (Canaries, "place", "canaries"),
+    (Canaries, "_place", "canaries"),
     (Canaries, "survey", "graph judge"),
     (Audit, "begin", "audit"),
     (Audit, "end", "audit"),
@@ -221,19 +221,39 @@ def test_the_optimizer_has_stepped_when_the_error_is_raised() -> None:
 
 def test_a_thread_that_trains_something_else_disturbs_nobody() -> None:
     """Two loops in two threads, one of them watched: both compute what they would alone."""
-    bare = train(MLP, 60)
-    alone = train(TASKS[1], 60)
+    # Without dropout: random numbers are shared by all threads.
+    task, other = TASKS[1], TASKS[2]
+    bare, alone = train(task), train(other)
     found: list[Run] = []
-    thread = threading.Thread(target=lambda: found.append(train(TASKS[1], 60)))
-    # Random numbers are shared by threads, so neither side may draw any while the other runs.
-    thread_task = TASKS[1]
-    assert thread_task.name == "cnn"
-    thread.start()
-    thread.join()
-    watched = train(MLP, 60, action="raise")
+    thread = threading.Thread(target=lambda: found.append(train(other)))
+    model, optimizer = task.set_up()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with memguard.watch(model, optimizer) as guard:
+        thread.start()
+        losses = [train_step(task, model, optimizer, step).item() for step in range(10)]
+        thread.join()
 
-    assert found[0].same_as(alone)
-    assert watched.same_as(bare)
+    assert losses == bare.losses[:10]
+    assert guard.report().step == 10
+    assert not all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert found[0].losses[:10] == alone.losses[:10]
+
+
+def test_graphs_made_in_other_threads_are_not_dated_by_this_ones_numbers() -> None:
+    """Each thread numbers its nodes from zero; a fresh thread's are new all the same."""
+    model, optimizer = MLP.set_up()
+    other = TASKS[1].set_up()[0]
+    latest: list[Tensor] = []
+    with memguard.watch(model, optimizer) as guard:
+        for step in range(200):
+            work = threading.Thread(target=lambda: latest.append(TASKS[1].loss(other, 0)))
+            work.start()
+            work.join()
+            del latest[:-1]
+            train_step(MLP, model, optimizer, step)
+
+        assert guard.report().verdict == "clean"
+        assert guard.report().step == 200
 
 
 def test_only_the_watched_optimizer_ends_steps_when_threads_train_side_by_side() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from memguard.explain.calls import MAX_DEPTH, called
-from memguard.explain.program import Program, bind
+from memguard.explain.definitions import bind
+from memguard.explain.program import Program
 from memguard.explain.releases import Emptying, emptyings
 from memguard.explain.subject import Keys, Subject, View
 from memguard.explain.syntax import Piece, Scope, Source, bindings, dotted

@@ -6,7 +6,8 @@ import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
 
-from memguard.explain.program import Program, bind
+from memguard.explain.definitions import bind
+from memguard.explain.program import Program
 from memguard.explain.syntax import Scope, bindings, dotted
 
 _DEPTH = 4

@@ -1,18 +1,17 @@
-"""What names in the user's files stand for: functions, classes, and the class of an object.
-
-Nothing is run or imported; where the text does not say, the answer is "unknown".
-"""
+"""The user's files with the classes of the objects in them, as far as the text tells."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 from collections.abc import Iterable, Iterator
 
-from memguard.explain.imports import Imports
-from memguard.explain.syntax import Piece, Scope, Source, bindings, dotted, read_source
+from memguard.explain.definitions import Definitions, bind
+from memguard.explain.syntax import Piece, Scope, bindings, dotted
 
 _DEPTH = 4
+_MOST_SITES = 20
 
 # Methods that hand back the object itself, so that its class is still known.
 _SAME_OBJECT = frozenset(
@@ -44,76 +43,18 @@ def _merged(several: Iterable[Types]) -> Types:
     return Types(classes, known=bool(found) and all(types.known for types in found))
 
 
-class Program:
-    """The user's files on a stack, and those they import from beside them."""
+class Program(Definitions):
+    """The user's files, and the classes of the objects in them.
+
+    Answers are remembered; one asked for again while it is being found out is unknown.
+    """
 
     def __init__(self, files: Iterable[str | None]) -> None:
-        sources = [source for source in map(read_source, dict.fromkeys(files)) if source]
-        self.imports = Imports(sources)
-        self._based: dict[Scope, list[Scope]] = {}
+        super().__init__(files)
         self._types: dict[tuple[int, int], Types] = {}
+        self._parameters: dict[tuple[int, str], Types] = {}
+        self._members: dict[tuple[int, str], Types | None] = {}
         self._running: set[int] = set()
-        self._named: dict[tuple[int, str], list[Piece]] = {}
-
-    @property
-    def sources(self) -> list[Source]:
-        """Files read so far, those of the stack first."""
-        return self.imports.sources
-
-    def find(self, file: str | None, qualname: str | None, first: int | None) -> Scope | None:
-        """The function, class or module that a code object or class comes from."""
-        sources = [source for source in self.sources if source.file == file]
-        for source in sources or (self.sources if file is None else []):
-            scopes = source.scopes
-            exact = [s for s in scopes if s.first == first and qualname in (s.qualname, s.name)]
-            if exact and first is not None:
-                return exact[0]
-            named = [s for s in scopes if qualname is not None and s.qualname == qualname]
-            if named:
-                return named[0]
-            if first is not None:
-                return source.scope_at(first)
-            if qualname is not None and ".<locals>." in qualname:
-                # A lambda or comprehension: the function it stands in.
-                return self.find(file, qualname.rpartition(".<locals>.")[0], None)
-        return None
-
-    def naming(self, source: Source, word: str) -> list[Piece]:
-        """Statements of a file that have the word on their lines; remembered."""
-        key = (id(source), word)
-        if key not in self._named:
-            self._named[key] = source.pieces_naming(word)
-        return self._named[key]
-
-    def lookup(self, name: str, scope: Scope) -> Scope | None:
-        """The function or class a plain name stands for; None when it is anything else."""
-        for around in scope.chain():
-            if around is not scope and isinstance(around.node, ast.ClassDef):
-                continue
-            if name in around.children:
-                return around.children[name]
-            if around.parent is not None and name in around.bound():
-                return self._renamed(name, around)
-        found = self.imports.scope_of(name, scope.source)
-        return found or self._renamed(name, scope.source.module)
-
-    def _renamed(self, name: str, scope: Scope) -> Scope | None:
-        """For `step = train_step`: what the other name stands for."""
-        values = [value for value, whole in self.assigned(name, scope) if whole]
-        if len(values) == 1 and isinstance(values[0], ast.Name) and values[0].id != name:
-            other = values[0].id
-            return scope.children.get(other) or scope.source.module.children.get(other)
-        return None
-
-    def assigned(self, name: str, scope: Scope) -> list[tuple[ast.expr, bool]]:
-        """Values a variable of the scope is given, and whether each is all of the value."""
-        return [
-            (value, whole)
-            for piece in self.naming(scope.source, name)
-            if piece.scope is scope
-            for target, value, whole in bindings(piece.node)
-            if isinstance(target, ast.Name) and target.id == name
-        ]
 
     def types(self, expr: ast.expr, scope: Scope, depth: int = _DEPTH) -> Types:
         """The classes of the object an expression gives."""
@@ -172,6 +113,13 @@ class Program:
         return _merged(self.types(v, scope, depth - 1) if whole else UNKNOWN for v, whole in real)
 
     def _parameter_types(self, name: str, scope: Scope, depth: int) -> Types:
+        key = (id(scope), name)
+        if key not in self._parameters:
+            self._parameters[key] = UNKNOWN  # while it is being found out, and ever after a circle
+            self._parameters[key] = self._given_types(name, scope, depth)
+        return self._parameters[key]
+
+    def _given_types(self, name: str, scope: Scope, depth: int) -> Types:
         spec = scope.arguments
         parameters = (*spec.posonlyargs, *spec.args, *spec.kwonlyargs) if spec else ()
         for parameter in parameters:
@@ -180,7 +128,7 @@ class Program:
                 if noted.known:
                     return noted
         given: list[Types] = []
-        for call, piece in self.sites(scope):
+        for call, piece in itertools.islice(self.sites(scope), _MOST_SITES):
             for parameter_name, value in bind(call, scope):
                 if parameter_name == name:
                     given.append(self.types(value, piece.scope, depth - 1))
@@ -203,13 +151,22 @@ class Program:
         if module is not None:
             return self.name_types(expr.attr, module.module, depth - 1)
         base = self.types(expr.value, scope, depth)
-        given: list[Types] = []
-        for cls in self.lineage(base.classes):
-            for piece in self.naming(cls.source, expr.attr):
-                given += self._attribute_values(expr.attr, cls, piece, depth)
-        return _merged(given) if base.classes else base
+        if not base.classes:
+            return base
+        given = (self._member_types(expr.attr, cls, depth) for cls in self.lineage(base.classes))
+        return _merged(types for types in given if types is not None)
 
-    def _attribute_values(self, name: str, cls: Scope, piece: Piece, depth: int) -> Iterator[Types]:
+    def _member_types(self, name: str, cls: Scope, depth: int) -> Types | None:
+        """The classes of an attribute by what the class itself assigns; None when it does not."""
+        key = (id(cls), name)
+        if key not in self._members:
+            self._members[key] = UNKNOWN
+            pieces = self.naming(cls.source, name)
+            given = [t for piece in pieces for t in self._assigned_types(name, cls, piece, depth)]
+            self._members[key] = _merged(given) if given else None
+        return self._members[key]
+
+    def _assigned_types(self, name: str, cls: Scope, piece: Piece, depth: int) -> Iterator[Types]:
         noted = piece.scope is cls and isinstance(piece.node, ast.AnnAssign)
         if noted and isinstance(piece.node, ast.AnnAssign) and dotted(piece.node.target) == name:
             yield self.annotated(piece.node.annotation, cls)
@@ -250,100 +207,3 @@ class Program:
                 if method is not None:
                     return cls if "classmethod" in method.marks else method
         return None
-
-    def lineage(self, classes: Iterable[Scope]) -> list[Scope]:
-        """The classes and those they inherit from, as far as their files are read."""
-        found: dict[Scope, None] = {}
-        todo = list(classes)
-        while todo:
-            cls = todo.pop(0)
-            if cls not in found and isinstance(cls.node, ast.ClassDef):
-                found[cls] = None
-                todo += self._bases(cls)
-        return list(found)
-
-    def _bases(self, cls: Scope) -> list[Scope]:
-        if cls not in self._based:
-            names = [dotted(base) for base in getattr(cls.node, "bases", ())]
-            scopes = (self._dotted_scope(name, cls.parent or cls) for name in names if name)
-            self._based[cls] = [scope for scope in scopes if scope is not None]
-        return self._based[cls]
-
-    def _dotted_scope(self, name: str, scope: Scope) -> Scope | None:
-        base, _, last = name.rpartition(".")
-        if not base:
-            return self.lookup(last, scope)
-        module = self.imports.module_of(base, scope.source)
-        return None if module is None else module.module.children.get(last)
-
-    def family(self, classes: Iterable[Scope]) -> list[Scope]:
-        """The classes, those they inherit from, and those that inherit from them."""
-        own = list(classes)
-        family = dict.fromkeys(self.lineage(own))
-        names = {cls.name for cls in own}
-        for source in list(self.sources):
-            for scope in source.scopes:
-                bases = {
-                    dotted(base).rpartition(".")[2] for base in getattr(scope.node, "bases", ())
-                }
-                if bases & names:
-                    family[scope] = None
-                    names.add(scope.name)
-        return list(family)
-
-    def method(self, cls: Scope, name: str) -> Scope | None:
-        """The function that `name` is on objects of the class."""
-        for scope in self.lineage([cls]):
-            if name in scope.children and scope.children[name].is_function:
-                return scope.children[name]
-        return None
-
-    def sites(self, scope: Scope) -> Iterator[tuple[ast.Call, Piece]]:
-        """Calls that may be of this function, by its name (a constructor: by its class's)."""
-        constructs = scope.name == "__init__" and scope.owner is not None
-        name = scope.owner.name if constructs and scope.owner else scope.name
-        for source in list(self.sources):
-            for piece in self.naming(source, name):
-                for call in piece.calls():
-                    if _last_name(call.func) == name:
-                        yield call, piece
-
-
-def _last_name(func: ast.expr) -> str:
-    if isinstance(func, ast.Attribute):
-        return func.attr
-    return func.id if isinstance(func, ast.Name) else ""
-
-
-def bind(call: ast.Call, function: Scope) -> Iterator[tuple[str, ast.expr]]:
-    """Which parameter of a function each argument of a call becomes.
-
-    Extra arguments come with the name of `*args` or `**kwargs`; what follows a starred argument
-    in the call cannot be placed and is left out.
-    """
-    spec = function.arguments
-    if spec is None:
-        return
-    names = [arg.arg for arg in (*spec.posonlyargs, *spec.args)]
-    if function.receiver() is not None and not _names_class(call.func, function):
-        names = names[1:]
-    for position, value in enumerate(call.args):
-        if isinstance(value, ast.Starred):
-            break
-        if position < len(names):
-            yield names[position], value
-        elif spec.vararg is not None:
-            yield spec.vararg.arg, value
-    accepted = set(function.parameters())
-    for keyword in call.keywords:
-        if keyword.arg in accepted and keyword.arg is not None:
-            yield keyword.arg, keyword.value
-        elif keyword.arg is not None and spec.kwarg is not None:
-            yield spec.kwarg.arg, keyword.value
-
-
-def _names_class(func: ast.expr, function: Scope) -> bool:
-    """Whether a method is called on its class, so that the receiver is the first argument."""
-    if "classmethod" in function.marks or not isinstance(func, ast.Attribute):
-        return False
-    return function.owner is not None and dotted(func.value) == function.owner.name

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from memguard.explain import special
 from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
 from memguard.explain.choosing import Chooser, path_keys
+from memguard.explain.definitions import bind
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, running_regions
 from memguard.explain.places import Place, Release, Spot, Statement
-from memguard.explain.program import Program, bind
+from memguard.explain.program import Program
 from memguard.explain.subject import Subject
 from memguard.explain.syntax import Scope, Source
 from memguard.explain.text import code_of, context_of, read_line

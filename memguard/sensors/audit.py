@@ -19,7 +19,12 @@ MAX_MODULES = 2000
 
 
 class Audit:
-    """Hooks on all modules below the roots, present only while a step is audited."""
+    """Hooks on all modules below the roots, present only while a step is audited.
+
+    Attributes:
+        called: identities of the modules called since the audit began.
+        muted: whether what is called now is not to be looked at.
+    """
 
     __slots__ = (
         "_calls",
@@ -31,6 +36,7 @@ class Audit:
         "_step",
         "_undo",
         "called",
+        "muted",
     )
 
     def __init__(self, canaries: Canaries) -> None:
@@ -43,6 +49,7 @@ class Audit:
         self._resting = False
         self._failure: Exception | None = None
         self.called: set[int] = set()
+        self.muted = False
 
     @property
     def running(self) -> bool:
@@ -76,7 +83,7 @@ class Audit:
             self.end()
 
     def _seen(self, module: Any, output: Any) -> None:
-        if self._resting or self._failure is not None:
+        if self._resting or self.muted or self._failure is not None:
             return
         self._calls += 1
         self.called.add(id(module))

@@ -1,0 +1,86 @@
+"""Findings: the same bug reads the same, and patterns can leave it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memguard.investigation import ignored
+from memguard.records import Finding
+from programs import Run
+
+LEAK = """
+def fit():
+    losses = []
+    for _ in range({steps}):
+        losses.append(train_step(model, optimizer))
+fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def finding(tmp_path_factory: pytest.TempPathFactory) -> Finding:
+    """The finding of a list of losses."""
+    return Run(tmp_path_factory.mktemp("leak"), LEAK.format(steps=40)).report.findings[0]
+
+
+def test_the_fingerprint_is_stable(tmp_path: Path, finding: Finding) -> None:
+    """Another folder and other lines above do not change it; another variable does."""
+    moved = Run(tmp_path, "\n\n\nprint('more')\n" + LEAK.format(steps=30)).report.findings[0]
+    renamed = Run(tmp_path, LEAK.format(steps=40).replace("losses", "kept")).report.findings[0]
+    assert moved.fingerprint == finding.fingerprint
+    assert renamed.fingerprint != finding.fingerprint
+
+
+@pytest.mark.parametrize("pattern", ["graph", "losses", "train.py", "*/train.py", "local of fit"])
+def test_a_pattern_leaves_a_finding_out(finding: Finding, pattern: str) -> None:
+    """Kind, holder, place and file are matched."""
+    assert ignored(finding, [pattern])
+
+
+def test_a_fingerprint_leaves_a_finding_out(finding: Finding) -> None:
+    """The fingerprint of a report can be put into the settings."""
+    assert ignored(finding, ["nothing", finding.fingerprint])
+
+
+@pytest.mark.parametrize("pattern", ["tensor", "loss", "fit", "evaluate.py"])
+def test_other_patterns_do_not(finding: Finding, pattern: str) -> None:
+    """A pattern is matched whole, not somewhere within a word."""
+    assert not ignored(finding, [pattern])
+
+
+def test_an_ignored_leak_is_not_raised(tmp_path: Path) -> None:
+    """The loop runs to its end and the report has no finding."""
+    watch = "guard = memguard.watch(model, optimizer, ignore=['losses'])\n"
+    run = Run(tmp_path, LEAK.format(steps=40), watch=watch)
+    assert not run.stopped
+    assert not run.report.findings
+
+
+def test_the_growth_is_measured(finding: Finding) -> None:
+    """One graph a step, nodes counted, no activations after backward."""
+    assert finding.growth.per_step.graphs == 1.0
+    assert finding.growth.per_step.nodes > 3
+    assert finding.growth.per_step.bytes == 0
+    assert finding.growth.total.graphs == len(range(finding.first_step, finding.step - 2))
+
+
+def test_activations_are_weighed(tmp_path: Path) -> None:
+    """Graphs without backward keep what they saved: the bytes of the activations, once each."""
+    run = Run(
+        tmp_path,
+        """
+        kept = []
+        for _ in range(40):
+            x, y = batch()
+            optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+            kept.append(model(x))
+        """,
+    )
+    finding = run.report.findings[0]
+    # the input of each layer: 32 x 8 and 32 x 16 numbers, and the rectifier's result is the second's
+    expected = 32 * 8 * 4 + 32 * 16 * 4
+    assert finding.growth.per_step.bytes == expected
+    assert finding.saved_bytes == expected * finding.growth.total.graphs
+    assert finding.forecast is not None
