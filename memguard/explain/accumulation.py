@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import edges, graph, naming, paths
+from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.search import Search
@@ -132,7 +132,7 @@ def locate(
         owners = [i for i, step in enumerate(steps) if step.owner is not None]
         position = owners[0] if owners else 0
     position = _top_of_links(steps, position)
-    place = naming.place_of(steps, position, search)
+    place = placing.place_of(steps, position, search)
     if place is None:
         return None
     statement = find_statement(place, stack, question.evaluation)

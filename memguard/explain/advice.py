@@ -16,10 +16,11 @@ from memguard.explain.rewrite import (
     detach_in,
     looks_scalar,
 )
-from memguard.explain.syntax import dotted
+from memguard.explain.syntax import bindings, dotted
 
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|entrop|saved_", re.IGNORECASE)
+_FUNCTION_PATH = re.compile(r"closes over|partial argument|__self__")
 _FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
 
 
@@ -89,7 +90,9 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     value = line.find(statement.value)
     if value is None:
         return _unknown(place, statement)
-    if "closes over" in place.path or _is_function(value):
+    if "__traceback__" in place.path:
+        return _exceptions(name, line, value)
+    if _FUNCTION_PATH.search(place.path) or _is_function(value):
         return _functions(name, line, value)
     if _feeds_backward(place, statement, value):
         return _rolled_out(name, line, value)
@@ -155,10 +158,12 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
     why = f"{name} comes out of one step and goes into the next, so every step's graph hangs on it"
     several = place.path.startswith("[") or place.container in ("tuple", "list")
     whole = _assigned_value(line)
+    # All that comes back is detached: of `out, (h, c) = lstm(x, (h, c))` both states.
+    carried = {name, *(dotted(target) for target, _, _ in bindings(line.node))}
     given: list[ast.expr] = [
         node
         for node in (ast.walk(whole) if whole is not None else ())
-        if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) == name
+        if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) in carried
     ]
     targets = given or ([whole] if whole is not None and dotted(whole) else [])
     for target in targets:
@@ -192,6 +197,16 @@ def _functions(name: str, line: Line, value: ast.expr) -> Remedy:
         line.call_on(value, "()")
         return Remedy(why, line.result(), alternative)
     return Remedy(why, None, alternative)
+
+
+def _exceptions(name: str, line: Line, value: ast.expr) -> Remedy:
+    why = f"{name} keeps exceptions, and each keeps the frames it passed with all their tensors"
+    fix = None
+    if dotted(value):
+        line.replace(value, f"repr({line.text(value)})")
+        fix = line.result()
+    alternative = "drop the frames with error.with_traceback(None), or detach() what they hold"
+    return Remedy(why, fix, alternative)
 
 
 def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool:

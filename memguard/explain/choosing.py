@@ -20,7 +20,7 @@ from memguard.explain.syntax import Piece, Scope, dotted
 from memguard.explain.text import code_of
 from memguard.explain.verbs import Growth
 
-_PATH = re.compile(r"\.(\w+)|\['([^']*)'\]|(\[)")
+_PATH = re.compile(r"\.(\w+)|\['([^']*)'\]|([\[{])")
 _EVALUATING = re.compile(r"eval|valid|test|infer|predict", re.IGNORECASE)
 _NEUTRAL = frozenset(("", "self", "cls", "super"))
 # A loop of so few turns empties nothing between them, yet what it gathers stays as small.
@@ -59,6 +59,7 @@ class Chooser:
             self.evaluation != bool(_EVALUATING.search(scope.name)),
             not piece.loops,
             growth.value is not None and is_detached(growth.value, scope, self.program),
+            any(_switches_grad_off(parent) for parent in piece.parents),
             sum(isinstance(parent, ast.If) for parent in piece.parents),
             scope.source.file != self.place.file,
             piece.line,
@@ -176,6 +177,14 @@ class Chooser:
             if value is not None
             for part in (value.elts if isinstance(value, ast.Tuple) else [value])
         )
+
+
+def _switches_grad_off(parent: ast.stmt) -> bool:
+    """`with torch.no_grad():` and its like, under which nothing gets a graph."""
+    items = parent.items if isinstance(parent, (ast.With, ast.AsyncWith)) else []
+    calls = [item.context_expr for item in items]
+    names = [dotted(call.func if isinstance(call, ast.Call) else call) for call in calls]
+    return any(name.rpartition(".")[2] in ("no_grad", "inference_mode") for name in names)
 
 
 def _names(value: ast.expr, name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import edges, graph, naming, paths
+from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
@@ -80,7 +80,7 @@ def _cycle_place(
         name,
         f"{cls.__name__}.{name}",
         type(closing.value).__name__,
-        file=naming.class_file(cls),
+        file=placing.class_file(cls),
         owner=cls.__qualname__,
         module=cls.__module__,
     )
@@ -133,5 +133,5 @@ def _is_user_owner(owner: Any) -> bool:
     cls = type(owner)
     if is_user_module(cls.__module__, None):
         return True
-    file = naming.class_file(cls)
+    file = placing.class_file(cls)
     return file is not None and is_user_file(file)

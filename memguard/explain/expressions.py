@@ -106,7 +106,7 @@ def _call_detaches(
     name = dotted(func).rpartition(".")[2]
     if name in _PLAIN or "detach" in name or "repackage" in name:
         return True
-    if name in ("tuple", "list", "dict", "max", "min", "sum") and call.args:
+    if name in ("tuple", "list", "dict", "max", "min", "sum", "Variable") and call.args:
         return all(map(again, call.args))
     target = program.lookup(name, scope) if isinstance(func, ast.Name) else None
     if target is scope:

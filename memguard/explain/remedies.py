@@ -50,7 +50,7 @@ def made_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy 
         return _registered(statement)
     if statement is not None and statement.verb == "define":
         return _captured(place, statement)
-    if place.name == "grad" and kind == "graph":
+    if "grad" in (place.name, place.path.rpartition(".")[2]) and kind == "graph":
         return Remedy(
             "the gradient has a graph of its own and is added to at every backward",
             "optimizer.zero_grad(set_to_none=True)",
@@ -221,8 +221,10 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     moved = ""
     if tensors and value and (line := line_of(statement)) is not None:
         part = line.find(value)
-        if part is not None and not value.endswith(".cpu()"):
+        if part is not None and not value.endswith(".cpu()") and not isinstance(part, ast.Tuple):
             moved = f"; on a GPU, move them off it: `{called_on(value, part, '.cpu()')}`"
+        if isinstance(part, ast.Subscript):
+            moved += "; a slice keeps all it was cut from alive: .clone() it"
     if statement is None or statement.verb not in ("append", "extend", "item"):
         return _gathered_otherwise(place, holder, why, to_disk, moved)
     if statement.verb == "item" or place.container in ("dict", "OrderedDict", "defaultdict"):

@@ -69,7 +69,10 @@ class _Finder:
             "buffer": self._attribute,
             "class": self._attribute,
         }
-        growth = finders.get(kind, self._variable)()
+        growth = None
+        if "grad" in (self._place.name, path_end(self._place.path)):
+            growth = special.gradient_growth(self._program, self._regions)
+        growth = growth or finders.get(kind, self._variable)()
         return None if growth is None else self._statement(growth)
 
     def _home_scope(self) -> Scope | None:
@@ -110,11 +113,15 @@ class _Finder:
         return found
 
     def _look_elsewhere(self, subject: Subject, home: Source) -> None:
-        """A module's variable as other files call it."""
+        """A module's variable as other files, or other cells of a notebook, call it."""
         imports = self._program.imports
         name = self._place.name
         for source in list(self._program.sources):
             if source is home:
+                continue
+            if _is_cell(source.file) and _is_cell(home.file):
+                scopes = scopes_seeing(self._program, source.module, name)
+                self._candidates.look(subject, scopes)
                 continue
             renamed, modules = imports.aliases(source, home, name)
             other = Subject(renamed, modules=modules, member=name, container=subject.container)
@@ -123,11 +130,38 @@ class _Finder:
 
     def _attribute(self) -> Growth | None:
         owner = special.class_of(self._program, self._place)
-        return self._grown_attribute(self._place.name, [owner] if owner is not None else [])
+        if owner is not None or self._place.owner is None:
+            return self._grown_attribute(self._place.name, [owner] if owner is not None else [])
+        found = self._grown_attribute(self._place.name, [], foreign=True)
+        base = self._place.expression.rpartition(".")[0]
+        while base and (found is None or found.weak):
+            # Inside a library's object: what the user calls is the object itself.
+            found = self._grown_object(base) or found
+            base = base.rpartition(".")[0]
+        return found
 
-    def _grown_attribute(self, name: str, owners: Iterable[Scope]) -> Growth | None:
+    def _grown_object(self, expression: str) -> Growth | None:
+        above, _, name = expression.rpartition(".")
+        if above:
+            subject = Subject(attribute=name)
+            self._candidates.look(subject, scopes_with(self._program, name))
+        else:
+            stack = (self._program.find(s.file, s.function, s.first_line) for s in self._stack)
+            chains = [around for scope in stack if scope is not None for around in scope.chain()]
+            home = next((around for around in chains if name in around.bound()), None)
+            if home is None:
+                return None
+            subject = Subject(frozenset((name,)))
+            self._candidates.look(subject, scopes_seeing(self._program, home, name))
+        return self._chooser.best(self._candidates.growths)
+
+    def _grown_attribute(
+        self, name: str, owners: Iterable[Scope], *, foreign: bool = False
+    ) -> Growth | None:
         family = frozenset(self._program.family(owners))
-        subject = Subject(attribute=name, owners=family, container=self._place.container)
+        subject = Subject(
+            attribute=name, owners=family, foreign=foreign, container=self._place.container
+        )
         self._candidates.look(subject, scopes_with(self._program, name))
         found = self._chooser.best(self._candidates.growths)
         if found is not None and found.weak:
@@ -200,6 +234,16 @@ class _Finder:
             release=self._chooser.release(growth, self._candidates) if bounded else None,
             pending=self._chooser.pending(growth),
         )
+
+
+def path_end(path: str) -> str:
+    """The last attribute of a place's path."""
+    return path.rpartition(".")[2]
+
+
+def _is_cell(file: str) -> bool:
+    """Whether a file is a cell of a notebook or a line at a prompt: they share one namespace."""
+    return file.startswith("<") or "ipykernel_" in file
 
 
 def _function_of(scope: Scope) -> str | None:

@@ -69,6 +69,19 @@ def _uses(value: ast.expr, names: set[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(value))
 
 
+def gradient_growth(program: Program, regions: list[Region]) -> Growth | None:
+    """The backward that gives gradients a graph: `loss.backward(create_graph=True)`."""
+    found: list[Growth] = []
+    for source in program.sources:
+        for piece in program.naming(source, "create_graph"):
+            for call in piece.calls():
+                name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+                if name in ("backward", "manual_backward"):
+                    found.append(Growth(piece, "accumulate", None))
+    running = [g for g in found if any(region.route(g.steps) for region in regions)]
+    return next(iter(running or found), None)
+
+
 def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:
     """The lambda or `def` that captures a variable of the scope."""
     for piece in program.naming(scope.source, place.name):

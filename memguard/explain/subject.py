@@ -26,6 +26,7 @@ class Subject:
         names: variables that are the holder.
         attribute: the attribute of an object that is the holder; None for a plain variable.
         owners: classes whose objects have that attribute; empty when it may be anyone's.
+        foreign: whether it is a library's class, so that no class of the user's has it.
         modules: names of modules whose attribute `member` is the holder.
         container: type of the object held, as far as known.
     """
@@ -33,6 +34,7 @@ class Subject:
     names: frozenset[str] = frozenset()
     attribute: str | None = None
     owners: frozenset[Scope] = frozenset()
+    foreign: bool = False
     modules: frozenset[str] = frozenset()
     member: str | None = None
     container: str = ""
@@ -96,9 +98,11 @@ class View:
 
     def _belongs(self, base: ast.expr) -> bool:
         owners = self.subject.owners
-        if not owners:
+        if not owners and not self.subject.foreign:
             return True
         types = self.program.types(base, self.scope)
+        if self.subject.foreign:
+            return not types.classes
         return bool(owners.intersection(types.classes)) if types.known else True
 
     def reached(self, expr: ast.AST) -> Keys | None:

@@ -12,6 +12,7 @@ from memguard.explain.subject import ANY, Keys, View, key_of
 from memguard.explain.syntax import Piece, bindings, dotted, same, words
 
 APPENDING = words("append add insert appendleft put put_nowait push enqueue append_row push_back")
+_STORING = words("add append push put store record log save insert remember collect observe write")
 EXTENDING = frozenset(("extend", "extendleft", "update"))
 # In-place methods after which no more hangs on the tensor than before.
 _HARMLESS = words(
@@ -92,10 +93,13 @@ def _bound(
             return None
         if isinstance(target.slice, ast.Slice) and not view.subject.is_tensor:
             return _slice_assigned(view, piece, keys, value)
-        again = any(_same_text(target, node) for node in ast.walk(value))
         keys = (*keys, key_of(target.slice))
-        if again:
-            mixed = parts_without(value, lambda e: any(_same_text(target, n) for n in ast.walk(e)))
+
+        def reads_entry(expr: ast.AST) -> bool:
+            return any(_is_entry(target, node) for node in ast.walk(expr))
+
+        if reads_entry(value):
+            mixed = parts_without(value, reads_entry)
             return Growth(piece, "accumulate", mixed or value, keys, view.calls)
         # Written under one and the same key, it only replaces what was there.
         one_key = isinstance(target.slice, ast.Constant) and not view.subject.is_tensor
@@ -108,8 +112,12 @@ def _bound(
     return None
 
 
-def _same_text(target: ast.expr, node: ast.AST) -> bool:
-    return isinstance(node, type(target)) and same(target, node)
+def _is_entry(target: ast.Subscript, node: ast.AST) -> bool:
+    """Whether an expression reads the entry `x[k]`: as `x[k]` or `x.get(k)`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        alike = node.func.attr in ("get", "setdefault") and same(node.func.value, target.value)
+        return alike and same(node.args[0], target.slice)
+    return isinstance(node, ast.Subscript) and same(target, node)
 
 
 def _slice_assigned(view: View, piece: Piece, keys: Keys, value: ast.expr) -> Growth | None:
@@ -205,26 +213,22 @@ def _fed_call(view: View, call: ast.Call, piece: Piece) -> Verb | None:
     return "accumulate" if library or name in _MIXING else "carry"
 
 
-def _indirect(view: View, piece: Piece, value: ast.expr, hops: int = 2) -> Verb | None:
+def _indirect(view: View, piece: Piece, value: ast.expr, hops: int = 3) -> Verb | None:
     """`state = new_state` where `_, new_state = model(x, state)` came before it."""
-    if hops == 0 or not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Tuple)):
+    if hops == 3 and not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Tuple)):
         return None
     names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    names -= {name for name in (piece.scope.receiver(),) if name}
-    for name in sorted(names):
+    names -= {piece.scope.receiver() or ""}
+    for name in sorted(names if hops else ()):
         for made, whole in view.program.assigned(name, piece.scope):
-            if not whole and isinstance(made, ast.Name):
-                continue
             if starts_over(made) or is_detached(made, piece.scope, view.program):
                 continue
-            if view.mentions(made):
+            if is_fed(view, made):
                 verb = self_fed(view, made, piece)
                 if verb in ("carry", "accumulate"):
                     return verb
-            elif isinstance(made, ast.Name):
-                verb = _indirect(view, piece, made, hops - 1)
-                if verb is not None:
-                    return verb
+            elif whole and _indirect(view, piece, made, hops - 1) is not None:
+                return "accumulate"
     return None
 
 
@@ -255,6 +259,9 @@ def _called(view: View, piece: Piece, call: ast.Call) -> Growth | None:
     if name.endswith("_") and not name.endswith("__") and name not in _HARMLESS and arguments:
         tensors = [arg for arg in arguments if not isinstance(arg, ast.Constant)]
         return Growth(piece, "accumulate", tensors[-1], keys, view.calls) if tensors else None
+    if name.split("_")[0] in _STORING and not name.endswith("_") and first is not None and not keys:
+        # Some library's object: its name says that it keeps what it is given.
+        return Growth(piece, "append", first, (ANY,), view.calls, weak=True)
     return None
 
 

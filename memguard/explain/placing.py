@@ -1,0 +1,314 @@
+"""The place of an accumulation point: the variable a user knows it by."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from memguard.explain import edges
+from memguard.explain.edges import isinstance_exact, own_dict
+from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
+from memguard.explain.naming import Step
+from memguard.explain.places import Place
+from memguard.explain.search import Search
+
+NAMEABLE = frozenset(
+    {
+        "attribute",
+        "buffer",
+        "cache",
+        "class",
+        "closure",
+        "ctx",
+        "default",
+        "frame",
+        "global",
+        "hook",
+        "local",
+    }
+)
+
+
+def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | None:
+    """The place of the accumulation point, which is the value of `steps[position]`.
+
+    The nearest step at or above it that has a name a user typed gives the name; what lies between
+    becomes the place's path.
+    """
+    named = position
+    while named >= 0 and not _is_users_name(steps, named):
+        named -= 1
+    if named < 0:
+        return None
+    step = steps[named]
+    path = "".join(below.edge.text for below in steps[named + 1 :])
+    container = type(steps[position].value).__name__
+    make = _MAKERS[step.edge.kind]
+    return make(steps, named, path, container, search)
+
+
+def _is_users_name(steps: Sequence[Step], at: int) -> bool:
+    """Whether the step has a name that stands in the user's code.
+
+    An attribute that a library's class uses itself (the deque inside a `queue.Queue`) is the
+    library's; one that the user has set on a library's object is the user's.
+    """
+    step = steps[at]
+    if step.edge.kind not in NAMEABLE or (step.edge.kind == "frame" and not step.edge.name):
+        return False
+    if step.edge.kind != "attribute" or at == 0:
+        return True
+    cls = type(step.owner)
+    file = class_file(cls)
+    return file is None or is_user_file(file) or not _mentions(cls, step.edge.name)
+
+
+def _mentions(cls: type, attribute: str) -> bool:
+    """Whether a function of the class uses this attribute."""
+    for base in type.__dict__["__mro__"].__get__(cls):
+        for value in list(base.__dict__.values()):
+            code = getattr(_function_of(value), "__code__", None)
+            if code is not None and attribute in code.co_names:
+                return True
+    return False
+
+
+def _expression(steps: Sequence[Step], last: int) -> str:
+    parts = []
+    for step in steps[: last + 1]:
+        parts.append(step.edge.text)
+    return "".join(parts).strip()
+
+
+def _local(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name, index = steps[at].edge.name, int(steps[at].owner)
+    code = search.frames.views[index].frame.f_code
+    return Place(
+        "local",
+        name,
+        name,
+        container,
+        path,
+        file=code.co_filename,
+        function=qualified_name(code),
+        first_line=code.co_firstlineno,
+        numbers=search.frames.integers(index),
+    )
+
+
+def _frame_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    """A variable of a suspended generator, or of a frame that something keeps."""
+    step = steps[at]
+    frame = edges.suspended_frame(step.owner)
+    assert frame is not None  # its edge was read from it
+    code = frame.f_code
+    return Place(
+        "local",
+        step.edge.name,
+        step.edge.name,
+        container,
+        path,
+        file=code.co_filename,
+        function=qualified_name(code),
+        first_line=code.co_firstlineno,
+        numbers={**plain_integers(frame.f_globals), **plain_integers(read_locals(frame))},
+    )
+
+
+def _global(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name, module = steps[at].edge.name, str(steps[at].owner)
+    found = (d for d in search.objects.values() if search.root_module(d) == module)
+    values: dict[str, Any] = next(found, {})
+    file = values.get("__file__")
+    return Place(
+        "global",
+        name,
+        name,
+        container,
+        path,
+        file=file if isinstance(file, str) else _running_file(search, module),
+        module=module,
+        numbers=plain_integers(values),
+    )
+
+
+def _running_file(search: Search, module: str) -> str | None:
+    """The file (or notebook cell) of module-level code that is running now."""
+    for view in search.frames.views:
+        if view.is_module_level and view.frame.f_globals.get("__name__") == module:
+            return view.frame.f_code.co_filename
+    return None
+
+
+def _attribute_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    step = steps[at]
+    cls = type(step.owner)
+    numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
+    numbers.update(_module_integers(cls))
+    return Place(
+        "buffer" if step.edge.kind == "buffer" else "attribute",
+        step.edge.name,
+        _expression(steps, at),
+        container,
+        path,
+        file=class_file(cls),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+        numbers=numbers,
+    )
+
+
+def _class_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    cls = steps[at].owner
+    name = steps[at].edge.name
+    expression = f"{cls.__qualname__}.{name}"
+    return Place(
+        "class",
+        name,
+        expression,
+        container,
+        path,
+        file=class_file(cls),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+        numbers=_module_integers(cls),
+    )
+
+
+def _function_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    step = steps[at]
+    kind = step.edge.kind
+    function = step.owner
+    code = function.__code__
+    return Place(
+        "default" if kind == "default" else "closure",
+        step.edge.name,
+        step.edge.name,
+        container,
+        path,
+        file=code.co_filename,
+        function=function.__qualname__,
+        first_line=code.co_firstlineno,
+        module=function.__module__,
+        numbers=plain_integers(function.__globals__),
+    )
+
+
+def _hook_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    """A dict of hooks that grows: named by the hook function itself."""
+    function = next((f for f in map(_function_of, (s.value for s in steps[at + 1 :])) if f), None)
+    if function is None:
+        return _attribute_place(steps, at, path, container, search)
+    code = function.__code__
+    return Place(
+        "hook",
+        function.__name__,
+        _expression(steps, at),
+        container,
+        "",
+        file=code.co_filename,
+        function=function.__qualname__,
+        first_line=code.co_firstlineno,
+        owner=type(steps[at].owner).__qualname__,
+        module=function.__module__,
+        numbers=plain_integers(function.__globals__),
+    )
+
+
+def _function_of(value: Any) -> Any:
+    if isinstance_exact(value, types.FunctionType):
+        return value
+    if isinstance_exact(value, types.MethodType):
+        return value.__func__
+    return None
+
+
+def _cache_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    wrapper = steps[at].owner
+    function = getattr(wrapper, "__wrapped__", None)
+    code = getattr(function, "__code__", None)
+    name = getattr(wrapper, "__name__", "cache")
+    return Place(
+        "cache",
+        name,
+        f"{name}(...)",
+        "cache",
+        path,
+        file=getattr(code, "co_filename", None),
+        function=getattr(wrapper, "__qualname__", None),
+        first_line=getattr(code, "co_firstlineno", None),
+        module=getattr(wrapper, "__module__", None),
+    )
+
+
+def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
+    name = steps[at].edge.name
+    cls = getattr(type(steps[at].owner), "_forward_cls", type(steps[at].owner))
+    forward = getattr(cls.__dict__.get("forward"), "__func__", None)
+    code = getattr(forward, "__code__", None)
+    return Place(
+        "ctx",
+        name,
+        f"ctx.{name}",
+        container,
+        path,
+        file=getattr(code, "co_filename", None),
+        function=getattr(forward, "__qualname__", None),
+        first_line=getattr(code, "co_firstlineno", None),
+        owner=cls.__qualname__,
+        module=cls.__module__,
+    )
+
+
+_MAKERS = {
+    "frame": _frame_place,
+    "local": _local,
+    "global": _global,
+    "attribute": _attribute_place,
+    "buffer": _attribute_place,
+    "class": _class_place,
+    "closure": _function_place,
+    "default": _function_place,
+    "hook": _hook_place,
+    "cache": _cache_place,
+    "ctx": _ctx_place,
+}
+
+
+def class_file(cls: type) -> str | None:
+    """The file a class was defined in, told by one of its own functions."""
+    for value in list(type.__dict__["__dict__"].__get__(cls).values()):
+        function = getattr(value, "__func__", value) if _is_wrapper(value) else value
+        function = getattr(function, "fget", function) if type(function) is property else function
+        if isinstance_exact(function, types.FunctionType):
+            name = function.__code__.co_filename
+            if os.path.isabs(name) or os.path.exists(name):
+                return str(name)
+    module = _module_values(cls)
+    file = module.get("__file__")
+    return file if isinstance(file, str) else None
+
+
+def _is_wrapper(value: Any) -> bool:
+    return type(value) in (staticmethod, classmethod)
+
+
+def _module_values(cls: type) -> dict[str, Any]:
+    return own_dict(sys.modules.get(cls.__module__)) or {}
+
+
+def _module_integers(cls: type) -> dict[str, int]:
+    return plain_integers(_module_values(cls))
