@@ -492,3 +492,19 @@ def test_no_report_can_break_the_page(report: Report) -> None:
     assert "<script" not in told
     assert not CONTROL.search(told)
     told.encode("utf-8")
+
+
+def test_a_file_below_the_current_folder_is_shown_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal opens the shorter path just as well; other files keep their whole path."""
+    monkeypatch.chdir(tmp_path)
+    [finding] = sample_reports.RUNNING_SUM.findings
+    [holder, *_] = finding.holders
+    for file, shown in [
+        (str(tmp_path / "jobs" / "train.py"), "  jobs/train.py:57 in"),
+        ("/elsewhere/train.py", "  /elsewhere/train.py:57 in"),
+    ]:
+        moved = replace(finding, holders=(replace(holder, file=file),))
+        report = replace(sample_reports.RUNNING_SUM, findings=(moved,))
+        assert shown in text.render(report)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,12 +63,21 @@ def in_one_line(report: Report, finding: Finding, *, after_others: bool = True) 
     return f"{said} ({clean(first.name, _NAME)}{at})"
 
 
+def _nearby(file: str) -> str:
+    """The file as a terminal in the current folder would open it, when it lies below."""
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # the folder was deleted under us
+        return file
+    return file[len(here) :] if file.startswith(here) else file
+
+
 def place(holder: Holder) -> str:
     """Where the statement stands: `train.py:57 in train_epoch`."""
     inside = f" in {clean(holder.function, _NAME)}" if holder.function else ""
     if holder.file is None:
         return "no source at hand" + inside
-    file = clean(holder.file, _PATH, keep_end=True)
+    file = clean(_nearby(holder.file), _PATH, keep_end=True)
     if holder.line is None:
         return f"{file}{inside} (the statement was not found)"
     return f"{file}:{holder.line}{inside}"
