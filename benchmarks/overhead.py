@@ -165,7 +165,7 @@ class Steps:
         after = gc.get_stats()
         self.seconds.append(seconds)
         self.processor.append(processor)
-        for generation, (old, new) in enumerate(zip(before, after)):
+        for generation, (old, new) in enumerate(zip(before, after, strict=True)):
             self.collections[generation] += new["collections"] - old["collections"]
 
 
@@ -264,7 +264,7 @@ def events(objects: int, steps: int) -> list[Event]:
             1e6 * statistics.fmean(seconds),
             1e6 * max(seconds),
         )
-        for name, seconds in zip(names, times)
+        for name, seconds in zip(names, times, strict=True)
         if seconds
     ]
 

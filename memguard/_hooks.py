@@ -18,6 +18,18 @@ from memguard._torch import Undo
 
 _Hooks = dict[int, Any]  # what torch keeps in `module._forward_hooks`
 
+# Stands for this process: a forked child has another. Unlike `os.getpid` it costs no system call.
+here = object()
+
+
+def _forked() -> None:
+    global here
+    here = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
 
 class ModuleHook:
     """A forward hook that calls `seen(module, output)` in this process and nowhere else.
@@ -28,18 +40,18 @@ class ModuleHook:
     compiled code it runs as it always does.
     """
 
-    __slots__ = ("__weakref__", "_hooks", "_process", "_seen")
+    __slots__ = ("__weakref__", "_here", "_hooks", "_seen")
 
     def __init__(self, seen: Callable[[Any, Any], None], hooks: weakref.ref[Any]) -> None:
         self._seen = seen
         self._hooks = hooks
-        self._process = os.getpid()
+        self._here = here
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
         # First of all, and constant to dynamo: what follows is never traced.
         if _torch.is_compiling():
             return
-        if self._process == os.getpid():
+        if self._here is here:
             self._seen(module, output)
 
     def __reduce__(self) -> tuple[Any, ...]:

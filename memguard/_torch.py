@@ -16,6 +16,8 @@ from typing import Any, cast
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from memguard._heap import subclasses
+
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
 Undo = Callable[[], None]
 Tensor = torch.Tensor
@@ -37,15 +39,18 @@ def is_tensor_type(cls: type) -> bool:
 
 
 def tensor_types() -> set[type]:
-    """Tensor types known by now: torch.Tensor and all its subclasses, found by walking down."""
-    pending = [torch.Tensor]
-    found: set[type] = set()
-    while pending:
-        cls = pending.pop()
-        if cls not in found:
-            found.add(cls)
-            pending.extend(type.__subclasses__(cls))
-    return found
+    """Tensor types known by now: torch.Tensor and all its subclasses."""
+    return subclasses(torch.Tensor)
+
+
+def module_types() -> set[type]:
+    """Module types known by now."""
+    return subclasses(torch.nn.Module)
+
+
+def optimizer_types() -> set[type]:
+    """Optimizer types known by now."""
+    return subclasses(torch.optim.Optimizer)
 
 
 def is_module(value: object) -> bool:
@@ -193,8 +198,8 @@ def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
     torch offers no hook for this, so the public functions are wrapped (`Tensor.backward` calls the
     first by name); only `memguard run` does that.
     """
-    undo_backward = _wrap("backward", "tensors", lambda roots: hook(roots, False))
-    undo_gradient = _wrap("grad", "outputs", lambda roots: hook(roots, True))
+    undo_backward = _after_backward("backward", "tensors", lambda roots: hook(roots, False))
+    undo_gradient = _after_backward("grad", "outputs", lambda roots: hook(roots, True))
 
     def undo() -> None:
         undo_backward()
@@ -203,7 +208,7 @@ def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
     return undo
 
 
-def _wrap(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
+def _after_backward(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
     original = getattr(torch.autograd, name)
 
     @functools.wraps(original)
@@ -213,12 +218,30 @@ def _wrap(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
             hook(args[0] if args else kwargs.get(first))
         return result
 
-    setattr(torch.autograd, name, wrapper)
+    return _replace(torch.autograd, name, wrapper)
+
+
+def on_every_compile(hook: Callable[[Any], None]) -> Undo:
+    """Call `hook(result)` after each `torch.compile`; only `memguard run` does that."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        hook(result)
+        return result
+
+    return _replace(torch, "compile", wrapper)
+
+
+def _replace(owner: Any, name: str, wrapper: Any) -> Undo:
+    original = getattr(owner, name)
+    setattr(owner, name, wrapper)
 
     def undo() -> None:
         # Somebody may have wrapped ours since; theirs must keep working.
-        if getattr(torch.autograd, name) is wrapper:
-            setattr(torch.autograd, name, original)
+        if getattr(owner, name) is wrapper:
+            setattr(owner, name, original)
 
     return undo
 

@@ -322,8 +322,8 @@ class WatchedLoop:
             return
         # A compiled model compiles in its first call, and a hook that goes makes it compile again.
         if wanted and now >= 2 and self.clock.forwards and self.governor.allows():
-            self.audits += 1
             self._audit.begin(self._sources.roots(), now)
+            self.audits += self._audit.running
 
     def _learn_roots(self) -> None:
         """A root that is never called itself is replaced by what the loop calls."""

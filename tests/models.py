@@ -168,9 +168,7 @@ def _losses(
         yield torch.as_tensor(total).item()
 
 
-def train_step(
-    task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, step: int
-) -> Tensor:
+def train_step(task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
     """One training step; returns its loss, graph and all."""
     losses: list[Tensor] = []
 

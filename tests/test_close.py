@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Python, residue
-from models import TASKS, Mlp, evaluate, hooks_of, train_step
+from models import TASKS, evaluate, hooks_of, train_step
 from torch import Tensor, nn
 
 import memguard
@@ -41,19 +41,19 @@ def attributes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     for name, parameter in model.named_parameters():
         hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
         found[name] = dir(parameter), hooks
-    found["optimizer"] = list(vars(optimizer)), [
-        len(table) for name, table in vars(optimizer).items() if name.endswith("_hooks")
-    ]
+    found["optimizer"] = (
+        list(vars(optimizer)),
+        [len(table) for name, table in vars(optimizer).items() if name.endswith("_hooks")],
+    )
     return found
 
 
 def process() -> dict[str, Any]:
     """Everything of the process that a guard might have left something in."""
-    nn_module, optimizer = sys.modules["torch.nn.modules.module"], sys.modules["torch.optim.optimizer"]
     tables = [
         (name, len(table))
-        for owner in (nn_module, optimizer)
-        for name, table in vars(owner).items()
+        for owner in ("torch.nn.modules.module", "torch.optim.optimizer")
+        for name, table in vars(sys.modules[owner]).items()
         if name.startswith("_global_") and isinstance(table, dict)
     ]
     return {
@@ -304,11 +304,15 @@ def test_two_guards_watch_two_models() -> None:
         memguard.watch(model, optimizer) as outer,
         memguard.watch(other, other_optimizer, action="warn") as inner,
     ):
-        with pytest.warns(LeakWarning):
+
+        def loop() -> None:
             for step in range(40):
                 train_step(MLP, model, optimizer, step)
                 if step % 2 == 0:
                     kept.append(train_step(TASKS[1], other, other_optimizer, step))
+
+        with pytest.warns(LeakWarning):
+            loop()
         inner.close()
         for step in range(40, 50):
             train_step(MLP, model, optimizer, step)
@@ -417,7 +421,7 @@ def test_two_guards_without_objects_are_two() -> None:
 # --- finding what was not named ---
 
 
-Watch = Callable[[Mlp, torch.optim.Optimizer], Guard]
+Watch = Callable[[nn.Module, torch.optim.Optimizer], Guard]
 
 NAMED: dict[str, Watch] = {
     "both": lambda m, o: memguard.watch(m, o),

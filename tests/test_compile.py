@@ -242,6 +242,7 @@ def test_a_compiled_step_around_a_watched_model() -> None:
 
 def test_varying_shapes_compile_as_often_as_without_the_guard() -> None:
     """Batches of new sizes make dynamo specialise once more, watched or not."""
+
     def run(guard: Any) -> Compiled:
         original = model()
         compiled: Any = torch.compile(original, backend="eager")
@@ -259,7 +260,7 @@ def test_varying_shapes_compile_as_often_as_without_the_guard() -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_an_evaluation_loop_of_a_compiled_model_is_watched(in_place: bool) -> None:
-    """The hook around compiled code is called, so forwards give the beat where nothing else does."""
+    """The hook around compiled code is called, so forwards give the beat."""
     original = model().eval()
     compiled: Any = original
     if in_place:

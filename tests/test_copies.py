@@ -48,7 +48,7 @@ print("loaded", sum(len(m._forward_hooks) for m in model.modules()))
 
 
 class Watched:
-    """A model under a guard that has seen a few steps, so that root and audit hooks are in place."""
+    """A model under a guard in its first steps, when every module carries a hook."""
 
     def __init__(self, steps: int = 5) -> None:
         self.model, self.optimizer = MLP.set_up()

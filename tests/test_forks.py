@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Python
-from models import TASKS, Mlp, evaluate, hooks_of, train_step
+from models import TASKS, evaluate, hooks_of, train_step
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:De
 class Prepared(Dataset[tuple[Tensor, Tensor]]):
     """Samples made by torch modules in the worker, the watched model among them."""
 
-    def __init__(self, model: Mlp) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.scale = nn.Linear(8, 8)
 

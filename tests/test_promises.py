@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from models import TASKS, Mlp, Run, Task, train, train_step
-from torch import Tensor
+from models import TASKS, Run, Task, train, train_step
+from torch import Tensor, nn
 
 import memguard
 from memguard import LeakError, LeakWarning
+from memguard.clock.beats import Clock
+from memguard.clock.sources import Sources
 from memguard.figures import Figures
 from memguard.guard import Guard
 from memguard.investigation import Investigator
 from memguard.sensors.audit import Audit
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
+from memguard.sensors.governor import Governor
 
 MLP = TASKS[0]
 
@@ -100,7 +103,9 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize(("cls", "method", "part"), PARTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("cls", "method", "part"), PARTS, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_part_that_fails_is_named_and_the_loop_ends_as_without_it(
     cls: type, method: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +117,33 @@ def test_a_part_that_fails_is_named_and_the_loop_ends_as_without_it(
     assert watched.guard is not None
     failures = {failure.part: failure.error for failure in watched.guard.report().failures}
     assert failures[part] == "Broken: on purpose"
+    assert watched.same_as(bare)
+
+
+# What runs in every event, before any part has its turn.
+EVENTS = (
+    (Sources, "_is_watched"),
+    (Sources, "_concerns"),
+    (Clock, "optimizer"),
+    (Clock, "forward"),
+    (Census, "expected_cost"),
+    (Governor, "allows"),
+)
+
+
+@pytest.mark.parametrize(
+    ("cls", "method"), EVENTS, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_an_event_that_fails_is_named_and_raises_nothing_into_the_loop(
+    cls: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the clock may end the job; without it the guard can only fall silent."""
+    bare = train(MLP, leak=True)
+    monkeypatch.setattr(cls, method, broken)
+    watched = leaking(MLP)
+
+    assert watched.guard is not None
+    assert "Broken: on purpose" in {found.error for found in watched.guard.report().failures}
     assert watched.same_as(bare)
 
 
@@ -161,7 +193,7 @@ def test_an_unwritable_report_does_not_end_the_job() -> None:
 
 
 def leak_until_raised(
-    model: Mlp, optimizer: torch.optim.Optimizer, kept: list[Tensor], steps: int = 40
+    model: nn.Module, optimizer: torch.optim.Optimizer, kept: list[Tensor], steps: int = 40
 ) -> tuple[int, LeakError]:
     """Train, keeping every loss, until the guard stops it; (steps done, the error)."""
     for step in range(steps):

@@ -670,6 +670,22 @@ RELEASES: list[tuple[str, str, dict[str, Any], int | None]] = [
         None,
     ),
     (
+        "limit_of_the_function_it_is_handed_to",
+        """
+        def trim(losses, n):
+            del losses[:-n]  # frees
+
+        def train(loader, opt, n=3):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                kept.append(loss)
+                trim(kept, 9)
+        """,
+        {**LIST, "numbers": {"n": 3}},
+        9,
+    ),
+    (
         "hook_list_cleared_by_the_loop",
         """
         seen = []

@@ -167,7 +167,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         """,
         {"kind": "global", "name": "losses", "container": "list"},
         "extend",
-        None,
+        "loss",
     ),
     (
         "dict_of_lists_with_the_right_key",
@@ -931,6 +931,297 @@ CASES: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "append",
         "loss",
     ),
+    (
+        "power_iteration_through_several_names",
+        """
+        class Norm(Module):
+            def forward(self, x):
+                v = normalize(mv(self.weight, self.u))
+                u = normalize(mv(self.weight.t(), v))
+                self.u = u  # grows
+                return x / dot(u, v)
+
+        norm = Norm()
+        for x in stream():
+            norm(x)
+            opt.step()  # at 0
+        """,
+        {"kind": "buffer", "name": "u", "where": "Norm", "container": "Tensor"},
+        "accumulate",
+        "u",
+    ),
+    (
+        "entry_added_to_by_get",
+        """
+        def train(loader, opt):
+            sums = {}
+            for name, loss in loader:
+                opt.step()  # at 0
+                sums[name] = sums.get(name, 0.0) + loss  # grows
+        """,
+        {"kind": "local", "name": "sums", "where": "train", "container": "dict"},
+        "accumulate",
+        "loss",
+    ),
+    (
+        "renewed_by_keyword",
+        """
+        class State(NamedTuple):
+            losses: list
+
+        def update(state, batch):
+            loss = objective(batch)
+            return state._replace(losses=state.losses + [loss])  # grows
+
+        def main():
+            state = State([])
+            for batch in stream():
+                state = update(state, batch)
+                opt.step()  # at 0
+        """,
+        {
+            "kind": "attribute",
+            "name": "losses",
+            "where": "State",
+            "container": "list",
+            "expression": "state.losses",
+        },
+        "extend",
+        "loss",
+    ),
+    (
+        "linked_list",
+        """
+        def train(loader, opt):
+            last = None
+            for loss in loader:
+                opt.step()  # at 0
+                last = Node(loss, before=last)  # grows
+        """,
+        {"kind": "local", "name": "last", "where": "train", "container": "Node"},
+        "carry",
+        "Node(loss, before=last)",
+    ),
+    (
+        "averages_in_place_through_zip",
+        """
+        def train(model, loader, opt):
+            ema = [p.clone() for p in model.parameters()]
+            for x in loader:
+                opt.step()  # at 0
+                for average, p in zip(ema, model.parameters()):
+                    average.mul_(0.9).add_(p, alpha=0.1)  # grows
+        """,
+        {"kind": "local", "name": "ema", "where": "train", "container": "list"},
+        "accumulate",
+        "p",
+    ),
+    (
+        "inside_a_librarys_queue",
+        """
+        def train(loader, opt):
+            results = Queue()
+            for loss in loader:
+                opt.step()  # at 0
+                results.put(loss)  # grows
+        """,
+        {
+            "kind": "attribute",
+            "name": "queue",
+            "where": "Queue",
+            "container": "deque",
+            "expression": "results.queue",
+        },
+        "append",
+        "loss",
+    ),
+    (
+        "librarys_attribute_of_a_common_name",
+        """
+        class World:
+            def step(self, action):
+                self.state.append(action)
+
+        def train(world, opt):
+            for action in stream():
+                world.step(action)
+                opt.step()  # at 0
+                opt.add_param_group({"params": grow(action)})  # grows
+
+        train(World(), make_optimizer())
+        """,
+        {
+            "kind": "attribute",
+            "name": "state",
+            "where": "Adam",
+            "container": "defaultdict",
+            "expression": "opt.state",
+        },
+        "append",
+        '{"params": grow(action)}',
+    ),
+    (
+        "buffered_log_record",
+        """
+        def train(loader, opt, handler):
+            for step, loss in enumerate(loader):
+                opt.step()  # at 0
+                log.debug("starting %s", "x")
+                log.debug("step %d: loss %s", step, loss)  # grows
+        """,
+        {
+            "kind": "local",
+            "name": "handler",
+            "where": "train",
+            "container": "list",
+            "path": ".buffer[...].args[...]",
+        },
+        "append",
+        "loss",
+    ),
+    (
+        "gradient_with_a_graph",
+        """
+        def train(loader, opt):
+            for x in loader:
+                loss = model(x)
+                loss.backward(create_graph=True)  # grows
+                opt.step()  # at 0
+        """,
+        {"kind": "attribute", "name": "weight", "where": "Linear", "path": ".grad"},
+        "accumulate",
+        None,
+    ),
+    (
+        "cache_wrapped_around_a_method",
+        """
+        class Retriever:
+            def __init__(self):
+                self.embed = functools.lru_cache(maxsize=None)(self._embed)  # grows
+
+            def _embed(self, prompt):
+                return self.text(prompt)
+        """,
+        {"kind": "cache", "name": "_embed", "where": "Retriever._embed"},
+        "define",
+        "functools.lru_cache(maxsize=None)(self._embed)",
+    ),
+    (
+        "lambda_hook_that_fills_a_list",
+        """
+        seen = []
+        model.body.register_forward_hook(lambda m, i, out: seen.append(out))  # grows
+        for x in stream():
+            model(x)
+            opt.step()  # at 0
+        """,
+        {"kind": "global", "name": "seen", "container": "list"},
+        "append",
+        "out",
+    ),
+    (
+        "filled_slot_is_not_growth_of_a_list",
+        """
+        def train(loader, opt):
+            kept = [None]
+            for loss in loader:
+                opt.step()  # at 0
+                kept[0] = loss
+                kept[where(loss)] = loss
+                kept.insert(0, loss)  # grows
+        """,
+        {"kind": "local", "name": "kept", "where": "train", "container": "list"},
+        "append",
+        "loss",
+    ),
+    (
+        "one_key_written_again_and_again_is_not_growth",
+        """
+        def train(loader, opt):
+            log = {}
+            for step, loss in enumerate(loader):
+                opt.step()  # at 0
+                log["last"] = loss
+                log[step] = loss  # grows
+        """,
+        {"kind": "local", "name": "log", "where": "train", "container": "dict"},
+        "item",
+        "loss",
+    ),
+    (
+        "function_handed_over_is_called",
+        """
+        def warm_up():
+            kept.append(first)
+
+        def closure():
+            loss = model(x)
+            kept.append(loss)  # grows
+            return loss
+
+        kept = []
+        for x in stream():
+            opt.step(closure)  # at 0
+        """,
+        {"kind": "global", "name": "kept", "container": "list"},
+        "append",
+        "loss",
+    ),
+    (
+        "ctx_attribute_of_that_name",
+        """
+        class Pair(Function):
+            @staticmethod
+            def forward(ctx, x):
+                a, b = x + 1, x + 2
+                ctx.a = a
+                ctx.b = b  # grows
+                return a, b
+        """,
+        {"kind": "ctx", "name": "b", "where": "Pair"},
+        "attribute",
+        "b",
+    ),
+    (
+        "step_overridden_in_a_subclass",
+        """
+        class Base:
+            def fit(self, loader):
+                for x in loader:
+                    self.one(x)
+                    self.opt.step()  # at 0
+
+        class Mine(Base):
+            def debug(self, x):
+                self.kept.append(x)
+
+            def one(self, x):
+                loss = self.model(x)
+                self.kept.append(loss)  # grows
+        """,
+        {"kind": "attribute", "name": "kept", "where": "Mine", "container": "list"},
+        "append",
+        "loss",
+    ),
+    (
+        "function_of_the_same_name_as_a_method",
+        """
+        def record(store, value):
+            store.append(value)  # grows
+
+        class Run:
+            def record(self, value):
+                record(self.kept, value)
+
+            def fit(self, loader):
+                for x in loader:
+                    self.record(self.model(x))
+                    self.opt.step()  # at 0
+        """,
+        {"kind": "attribute", "name": "kept", "where": "Run", "container": "list"},
+        "append",
+        "value",
+    ),
 ]
 
 
@@ -1186,6 +1477,69 @@ def test_evaluation_prefers_the_evaluating_method() -> None:
     assert training is not None
     assert evaluating is not None
     assert (training.line, evaluating.line) == (3, 6)
+
+
+def test_cells_of_a_notebook_share_their_variables() -> None:
+    """A variable of one cell is found where a function of another cell fills it."""
+    first = Snippet("losses = []\n\ndef keep(loss):\n    losses.append(loss)\n")
+    second = Snippet(
+        """
+        for x in stream():
+            keep(model(x))
+            opt.step()  # at 0
+        """
+    )
+    place = Place("global", "losses", "losses", file=second.file)
+    stack = [*second.stack(), Spot(first.file, "<module>", 1, 1)]
+
+    found = find_statement(place, stack)
+
+    assert found is not None
+    assert (found.file, found.line) == (first.file, 4)
+
+
+ORIGINS = [
+    ("loss = criterion(model(x), y)\n    kept.append(loss)", "criterion(model(x), y)"),
+    ("raw = model(x)\n    loss = raw\n    kept.append(loss)", "model(x)"),
+    ("kept.append(model(x))", None),
+    ("kept.append(x)", None),
+    ("try:\n        run()\n    except Bad as e:\n        kept.append(e)", "except Bad as e"),
+]
+
+
+@pytest.mark.parametrize(("body", "origin"), ORIGINS)
+def test_origin_of_a_local_value(body: str, origin: str | None) -> None:
+    """The statement tells what the variable it puts in was given before."""
+    snippet = Snippet(f"kept = []\nfor x in stream():\n    {body}\n")
+
+    found = find_statement(snippet.place("global", "kept"), [])
+
+    assert found is not None
+    assert found.origin == origin
+
+
+def test_origin_is_told_by_the_caller() -> None:
+    """For a parameter, the statement tells what a call gave it."""
+    snippet = Snippet(
+        """
+        class Meter:
+            def __init__(self):
+                self.values = []
+
+            def update(self, value):
+                self.values.append(value)
+
+        meter = Meter()
+        for x in stream():
+            loss = criterion(x)
+            meter.update(loss)
+        """
+    )
+
+    found = find_statement(snippet.place("attribute", "values", "Meter"), [])
+
+    assert found is not None
+    assert found.origin == "criterion(x)"
 
 
 def test_read_line() -> None:

@@ -169,10 +169,9 @@ def test_an_action_given_in_code_wins_over_one_in_the_environment(
     """Only switching off wins over the keyword."""
     monkeypatch.setenv("MEMGUARD", "raise")
     model, optimizer = MLP.set_up()
-    kept: list[Tensor] = []
     with memguard.watch(model, optimizer, action="warn"), pytest.warns(LeakWarning):
-        for step in range(40):
-            kept.append(train_step(MLP, model, optimizer, step))
+        kept = [train_step(MLP, model, optimizer, step) for step in range(40)]
+    assert len(kept) == 40
 
 
 def test_a_wrong_value_in_the_environment_is_one_line_and_nothing_more(

@@ -44,6 +44,7 @@ class Sources:
         self._stepped_now: dict[int, weakref.ref[Any]] = {}
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
+        self._discovered = False
         self._undo_first_call: Undo | None = None
 
     # --- what is watched ---
@@ -64,11 +65,13 @@ class Sources:
         self._everything = True
         self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
         self._undo.append(_torch.on_every_backward(self._went_backward))
+        self._undo.append(_torch.on_every_compile(self._compiled))
         self._undo_first_call = _torch.on_first_module_call(self._first_call)
 
     def discover(self) -> None:
         """Look through the heap for root modules and optimizers not yet known."""
         self._stop_waiting()
+        self._discovered = True
         modules, optimizers = discovery.find()
         for module in modules:
             if len(self._roots) < discovery.MAX_ROOTS:
@@ -156,13 +159,19 @@ class Sources:
 
     def _went_backward(self, roots: Any, is_gradient: bool) -> None:
         if self._process == os.getpid():
-            if self._undo_first_call is not None:
+            if not self._discovered:
                 self.discover()
             self._listener.on_backward(roots, is_gradient)
 
     def _first_call(self, module: Any) -> None:
         if self._process == os.getpid():
             self.discover()
+
+    def _compiled(self, result: Any) -> None:
+        # A compiled module warns of global hooks when it is called, so ours must be gone by then.
+        self._stop_waiting()
+        if _torch.is_module(result):
+            self._add_root(result)
 
     def _stop_waiting(self) -> None:
         undo, self._undo_first_call = self._undo_first_call, None

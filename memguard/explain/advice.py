@@ -14,12 +14,16 @@ from memguard.explain.rewrite import (
     called_on,
     cut_off,
     detach_in,
+    is_record,
+    looks_like_tensor,
     looks_scalar,
+    parsed,
 )
 from memguard.explain.syntax import bindings, dotted
 
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|entrop|saved_", re.IGNORECASE)
+_TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|partial argument|__self__")
 _FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
 
@@ -90,10 +94,14 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     value = line.find(statement.value)
     if value is None:
         return _unknown(place, statement)
-    if "__traceback__" in place.path:
+    origin = parsed(statement.origin)
+    if "traceback" in place.path or (statement.origin or "").startswith("except "):
         return _exceptions(name, line, value)
-    if _FUNCTION_PATH.search(place.path) or _is_function(value):
+    if _FUNCTION_PATH.search(place.path) or _is_function(value) or isinstance(origin, ast.Lambda):
         return _functions(name, line, value)
+    inside = _inside_of(place, statement, line, value)
+    if inside or (origin is not None and is_record(origin)):
+        return _nested(name, line, value, inside)
     if _feeds_backward(place, statement, value):
         return _rolled_out(name, line, value)
     return _kept(name, place, statement, line, value, after_backward)
@@ -111,6 +119,11 @@ def _unknown(place: Place, statement: Statement | None) -> Remedy:
 
 def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> Remedy:
     why = f"{name} is part of every step's graph, so it keeps them all"
+    if _awaited(statement, name):
+        fix = f"{name} = 0.0" if all(part.isidentifier() for part in name.split(".")) else None
+        alternative = f"{name}.detach() once it has been used"
+        told = f"start anew after `{statement.pending}`: `{fix}`, or {alternative}" if fix else None
+        return Remedy(why, fix, f"{fix} after {statement.pending}; {alternative}", told)
     value = line.find(statement.value)
     whole = _assigned_value(line)
     if whole is None or _is_sum_with(whole, name):
@@ -119,13 +132,14 @@ def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> R
         leaves = [leaf for leaf in attached_leaves(value) if looks_scalar(leaf)] or [value]
         shown = called_on(line.text(leaves[0]), leaves[0], ".detach()")
         numbers = isinstance(line.node, (ast.AugAssign, ast.Assign)) and _adds(line.node)
-        detach_in(line, value, numbers=numbers)
+        detach_in(line, value, origin=statement.origin, numbers=numbers)
         fix = line.result()
         if fix is not None and ".item()" in fix:
             return Remedy(why, fix, f"{shown} to stay on the device")
         return Remedy(why, fix, "make the update under `with torch.no_grad():`")
     why = f"each new {name} is computed from the old one, so it hangs on every step before"
-    line.call_on(whole, ".detach()")
+    for part in _results_of(whole):
+        line.call_on(part, ".detach()")
     leaves = list(attached_leaves(value)) if value is not None else []
     scalars = [leaf for leaf in leaves if looks_scalar(leaf)]
     if scalars:
@@ -138,6 +152,34 @@ def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> R
 def _assigned_value(line: Line) -> ast.expr | None:
     node = line.node
     return node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+
+
+def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Remedy:
+    """Several values at once: each of them is detached."""
+    text = line.text(value)
+    parts = _results_of(value)
+    assigned = not isinstance(line.node, ast.Expr) and not isinstance(line.node, ast.AugAssign)
+    if parts[0] is not value or assigned or looks_like_tensor(value):
+        for part in parts:
+            line.call_on(part, ".item()" if looks_scalar(part) else ".detach()")
+    elif ".update(" in statement.code:
+        line.replace(value, f"{{k: v.detach() for k, v in {text}.items()}}")
+    else:
+        line.replace(value, f"[v.detach() for v in {text}]")
+    return Remedy(why, line.result(), ".item() instead where they are single numbers")
+
+
+def _results_of(value: ast.expr) -> list[ast.expr]:
+    """The tensors that a value is, or is a collection of."""
+    if isinstance(value, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
+        return [value.elt]
+    if isinstance(value, ast.DictComp):
+        return [value.value]
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return [part for part in value.elts if not isinstance(part, ast.Starred)]
+    if isinstance(value, ast.Dict):
+        return [part for part, key in zip(value.values, value.keys, strict=True) if key is not None]
+    return [value]
 
 
 def _adds(node: ast.AugAssign | ast.Assign) -> bool:
@@ -171,11 +213,10 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
         line.replace(
             target, f"tuple(s.detach() for s in {text})" if several else f"{text}.detach()"
         )
-    other = f"{name} = {name}.detach()"
-    if not several:
+    cut = f"tuple(s.detach() for s in {name})" if several else f"{name}.detach()"
+    other = f"{name} = {cut}"
+    if not several and not place.container.endswith("Tensor"):
         other += f" (a tuple of states: tuple(s.detach() for s in {name}))"
-    else:
-        other = f"{name} = tuple(s.detach() for s in {name})"
     alternative = f"{other} after the step, or only where a new window starts"
     return Remedy(why, line.result(), alternative)
 
@@ -199,6 +240,32 @@ def _functions(name: str, line: Line, value: ast.expr) -> Remedy:
     return Remedy(why, None, alternative)
 
 
+def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) -> str:
+    """Where in what is put in the tensors lie, when it is not a tensor itself: `.loss`."""
+    plain = isinstance(value, (ast.Name, ast.Attribute, ast.Call)) and not is_record(value)
+    if not plain or ".args[" in place.path:  # the latter in a log record
+        return ""
+    tokens = _TOKEN.findall(place.path)
+    # A statement that stores under written keys goes as deep as it has subscripts.
+    target = getattr(line.node, "value", line.node)
+    stored: ast.AST = target.func if isinstance(target, ast.Call) else line.node
+    if isinstance(line.node, ast.Assign):
+        stored = line.node.targets[0]
+    written = sum(isinstance(node, ast.Subscript) for node in ast.walk(stored))
+    own = statement.verb in ("append", "extend")
+    return "".join(tokens[written + own :])
+
+
+def _nested(name: str, line: Line, value: ast.expr, inside: str) -> Remedy:
+    """What is put in is an object, a dict or a tuple that has the tensor in it."""
+    shown = line.text(value)
+    shown = shown if len(shown) <= 40 else "what is put in"
+    part = f"its {inside}" if inside else "its tensors"
+    why = f"{name} keeps {shown} of every step, and {part} keeps the graph it came from"
+    alternative = f"put .item() numbers or .detach() tensors into {shown} where it is made ({part})"
+    return Remedy(why, None, alternative)
+
+
 def _exceptions(name: str, line: Line, value: ast.expr) -> Remedy:
     why = f"{name} keeps exceptions, and each keeps the frames it passed with all their tensors"
     fix = None
@@ -216,7 +283,13 @@ def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool
     if _ROLLED_OUT.search(statement.value or "") or _ROLLED_OUT.search(place.name):
         return True
     pending = statement.pending is not None and "backward" in statement.pending
-    return pending and not looks_scalar(value)
+    return pending and (not looks_scalar(value) or _awaited(statement, place.name))
+
+
+def _awaited(statement: Statement, name: str) -> bool:
+    """Whether the backward that is still to come goes through the holder itself."""
+    call = (statement.pending or "").rpartition(" at line ")[0]
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", call) is not None
 
 
 def _rolled_out(name: str, line: Line, value: ast.expr) -> Remedy:
@@ -247,7 +320,12 @@ def _kept(
     why = f"{name} keeps {shown} of every step, and each keeps the graph it came from"
     if after_backward is False:
         why += " with all its activations"
-    if cut_off(value) or not detach_in(line, value, holder=place.name):
+    if statement.verb == "extend" and not isinstance(value, (ast.List, ast.Dict, ast.Tuple)):
+        return _extended(why, statement, line, value)
+    changed = not cut_off(value) and detach_in(
+        line, value, holder=place.name, origin=statement.origin
+    )
+    if not changed:
         return Remedy(why, None, f"put .detach() tensors or .item() numbers into {name}")
     fix = line.result()
     part = next((leaf for leaf in attached_leaves(value) if looks_scalar(leaf)), value)

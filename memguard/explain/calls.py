@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ _COMMON = frozenset(
         *("size", "view", "flatten", "squeeze", "max", "min", "cuda", "log", "close", "write"),
     ]
 )
+# Optimizers and schedules step too, and so do environments, which are the user's.
+_LIBRARY_STEPS = re.compile(r"opt|sched|scaler|engine", re.IGNORECASE)
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -157,6 +160,8 @@ def _method_called(program: Program, func: ast.Attribute, scope: Scope) -> list[
     if types.classes:
         return _on_classes(program, func, scope, types.classes)
     if types.known:
+        return []
+    if func.attr == "step" and _LIBRARY_STEPS.search(dotted(func.value)):
         return []
     methods = _methods_named(program, func.attr)
     alike = [m for m in methods if m.owner is not None and _alike(dotted(func.value), m.owner.name)]

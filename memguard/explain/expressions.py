@@ -129,7 +129,10 @@ def detaches(function: Scope, program: Program, depth: int = 3) -> bool:
 def parts_without(value: ast.expr, mentions: Callable[[ast.expr], bool]) -> ast.expr | None:
     """What is mixed into a holder: the one operand or argument that does not mention it."""
     if isinstance(value, ast.BinOp):
-        return _operand_without(value, mentions)
+        return _only_member(_operand_without(value, mentions))
+    if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
+        apart = [part for part in value.elts if not mentions(part)]
+        return apart[0] if len(apart) == 1 else None
     if isinstance(value, ast.IfExp):
         return parts_without(value.orelse if mentions(value.orelse) else value.body, mentions)
     if isinstance(value, (ast.Attribute, ast.Subscript, ast.Await)):
@@ -139,6 +142,12 @@ def parts_without(value: ast.expr, mentions: Callable[[ast.expr], bool]) -> ast.
     if isinstance(value, (ast.ListComp, ast.GeneratorExp)):
         return value.elt
     return value.value if isinstance(value, ast.DictComp) else None
+
+
+def _only_member(value: ast.expr | None) -> ast.expr | None:
+    """`loss` of `[loss]`."""
+    listed = isinstance(value, (ast.List, ast.Tuple)) and len(value.elts) == 1
+    return value.elts[0] if listed and isinstance(value, (ast.List, ast.Tuple)) else value
 
 
 def _argument_without(call: ast.Call, mentions: Callable[[ast.expr], bool]) -> ast.expr | None:

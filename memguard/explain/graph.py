@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from memguard import _torch
+from memguard._heap import identities, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
 # sensors.canaries.MAX_TOUCHED. A chain as deep as this is still freed safely on an 8 MB stack.
@@ -15,9 +15,8 @@ MAX_NODES = 4000
 
 
 def live_tensors() -> list[Any]:
-    """Every tensor the collector knows (one heap pass, about 55 ms for a million objects)."""
-    is_tensor_type = _torch.is_tensor_type
-    return [item for item in gc.get_objects() if is_tensor_type(type(item))]
+    """Every tensor the collector knows (one heap pass, about 60 ms for a million objects)."""
+    return objects_of(identities(_torch.tensor_types()))
 
 
 def attached_tensors() -> list[Any]:

@@ -14,8 +14,6 @@ from memguard.explain.text import code_of
 
 # Names that say of a condition that it holds now and then.
 _NOW_AND_THEN = words("should sync accumulate accumulation accum boundary due every full period")
-# Checks of a value or a setting, which hold on every turn or on none.
-_CHECKS = words("isnan isfinite isinf isinstance hasattr callable is_available requires_grad")
 _LONGEST = 60
 _MOST_SEEN = 200
 
@@ -138,8 +136,6 @@ def _is_periodic(condition: ast.If, scope: Scope, call: ast.Call) -> bool:
         return True
     names = {dotted(node) for node in ast.walk(test)} - {""}
     said = {word for name in names for word in name.replace(".", "_").lower().split("_")}
-    if said & _CHECKS or _is_identity(test):
-        return False
     if said & _NOW_AND_THEN:
         return True
     if any(_begins_again(condition, name) for name in names):
@@ -150,10 +146,6 @@ def _is_periodic(condition: ast.If, scope: Scope, call: ast.Call) -> bool:
     own = {dotted(node) for node in ast.walk(call)}
     plain = isinstance(test, (ast.Name, ast.UnaryOp, ast.BoolOp))
     return plain and any(_set_in_loop(name, scope) for name in names - own if "." not in name)
-
-
-def _is_identity(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
 
 
 def _begins_again(parent: ast.If, name: str) -> bool:

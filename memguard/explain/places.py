@@ -113,6 +113,8 @@ class Statement:
         release: the statement that bounds it, if one stands in the same loop.
         pending: words for what the loop will still do that would free the graphs
             (`loss.backward() at line 40`), when the source shows it; else None.
+        origin: source of what the value's variable was given (`criterion(out, y)`), by its
+            assignment or its function's caller; `except Bad as error` for a caught exception.
     """
 
     file: str
@@ -124,3 +126,4 @@ class Statement:
     context: tuple[tuple[int, str], ...] = ()
     release: Release | None = None
     pending: str | None = None
+    origin: str | None = None

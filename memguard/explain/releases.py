@@ -123,7 +123,7 @@ def _lets_go(view: View, piece: Piece, value: ast.expr) -> bool:
         return not isinstance(value, (ast.Name, ast.Attribute, ast.Subscript))
     shortened = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
     if shortened or isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp)):
-        return not view.subject.is_tensor and self_fed(view, value, piece) is None
+        return self_fed(view, value, piece) is None
     name = dotted(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
     return name == "deque" and _size_in(value) is not None
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from memguard.explain.places import Place, Statement
-from memguard.explain.rewrite import Line, called_on
+from memguard.explain.rewrite import Line, called_on, is_record
 from memguard.explain.syntax import dotted
 
 _COPIED = re.compile(r"deepcopy|state_dict|snapshot|checkpoint|\bcopy\b")
@@ -110,6 +110,10 @@ def _cache(place: Place, statement: Statement | None) -> Remedy:
     alternative = "return detached tensors from it (.detach()), or call its cache_clear() each step"
     code = statement.code if statement is not None else ""
     if not code.startswith("@"):
+        limited = re.sub(r"lru_cache\((maxsize=)?None\)", "lru_cache(maxsize=16)", code)
+        limited = re.sub(r"(?<![\w_])cache\(", "lru_cache(maxsize=16)(", limited)
+        if limited != code:
+            return Remedy(why, limited, alternative)
         return Remedy(why, None, f"give the cache a maxsize; {alternative}")
     name = re.sub(r"\(.*", "", code[1:])
     if name.rpartition(".")[2] not in ("cache", "lru_cache"):
@@ -119,6 +123,9 @@ def _cache(place: Place, statement: Statement | None) -> Remedy:
 
 
 def _registered(statement: Statement) -> Remedy:
+    closed = _on_itself(statement)
+    if closed is not None:
+        return closed
     why = "a hook is registered anew each step and none is removed; each keeps what it saw"
     line = line_of(statement)
     fix = None
@@ -140,6 +147,32 @@ def _registered(statement: Statement) -> Remedy:
     )
 
 
+def _on_itself(statement: Statement) -> Remedy | None:
+    """`x.register_hook(lambda g: g * x)`: the hook refers to the tensor it hangs on."""
+    line = line_of(statement)
+    for call in ast.walk(line.node) if line is not None else ():
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            continue
+        tensor = dotted(call.func.value)
+        made = call.args[0] if call.args else None
+        if call.func.attr != "register_hook" or not isinstance(made, ast.Lambda) or not line:
+            continue
+        if tensor.isidentifier() and tensor in {dotted(node) for node in ast.walk(made.body)}:
+            line.replace(made, _bound_lambda(line, made, tensor))
+            why = f"the hook refers to {tensor}, which it hangs on: a cycle through C++ that the "
+            alternative = f"a weakref.ref({tensor}) in the hook, or handle.remove() after backward"
+            return Remedy(f"{why}collector cannot free", line.result(), alternative)
+    return None
+
+
+def _bound_lambda(line: Line, made: ast.Lambda, name: str) -> str:
+    """The lambda with a detached copy of a variable bound as it is made."""
+    text = line.text(made)
+    before = text[: text.index(":")].removeprefix("lambda").strip()
+    parameters = ", ".join([*([before] if before else []), f"{name}={name}.detach()"])
+    return f"lambda {parameters}: {line.text(made.body)}"
+
+
 def _captured(place: Place, statement: Statement) -> Remedy:
     name = place.name if place.kind == "closure" and place.name.isidentifier() else None
     why = f"each function made here keeps {name or 'what it captures'} of its step, and its graph"
@@ -151,11 +184,7 @@ def _captured(place: Place, statement: Statement) -> Remedy:
     lambdas = [n for n in ast.walk(line.node) if isinstance(n, ast.Lambda)] if line else []
     if line is None or name is None or not lambdas or lambdas[0].args.vararg:
         return Remedy(why, None, alternative)
-    made = lambdas[0]
-    before = line.text(made)[: line.text(made).index(":")].removeprefix("lambda").strip()
-    body = line.text(made.body)
-    parameters = ", ".join([*([before] if before else []), f"{name}={name}.detach()"])
-    line.replace(made, f"lambda {parameters}: {body}")
+    line.replace(lambdas[0], _bound_lambda(line, lambdas[0], name))
     return Remedy(why, line.result(), alternative)
 
 
@@ -221,7 +250,7 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     moved = ""
     if tensors and value and (line := line_of(statement)) is not None:
         part = line.find(value)
-        if part is not None and not value.endswith(".cpu()") and not isinstance(part, ast.Tuple):
+        if part is not None and not value.endswith(".cpu()") and _is_one_tensor(part):
             moved = f"; on a GPU, move them off it: `{called_on(value, part, '.cpu()')}`"
         if isinstance(part, ast.Subscript):
             moved += "; a slice keeps all it was cut from alive: .clone() it"
@@ -239,6 +268,11 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     return Remedy(
         why, fix, alternative, f"keep only what is used: `{fix}`, {alternative}" if fix else None
     )
+
+
+def _is_one_tensor(value: ast.expr) -> bool:
+    plain = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+    return plain and not is_record(value)
 
 
 def _gathered_otherwise(place: Place, holder: str, why: str, to_disk: str, moved: str) -> Remedy:

@@ -78,15 +78,20 @@ class Line:
 
     def find(self, text: str | None) -> ast.expr | None:
         """The part written as the text."""
-        if text is None:
-            return None
-        try:
-            wanted = ast.parse(text, mode="eval").body
-        except UNPARSABLE:
+        wanted = parsed(text)
+        if wanted is None:
             return None
         parts = [node for node in ast.walk(self.node) if isinstance(node, type(wanted))]
         loads = [part for part in parts if not isinstance(getattr(part, "ctx", None), ast.Store)]
         return next((part for part in reversed(loads) if same(part, wanted)), None)
+
+
+def parsed(text: str | None) -> ast.expr | None:
+    """An expression's tree; None when the text is none."""
+    try:
+        return ast.parse(text, mode="eval").body if text else None
+    except UNPARSABLE:
+        return None
 
 
 def called_on(text: str, node: ast.expr, method: str) -> str:
@@ -121,7 +126,8 @@ def looks_like_tensor(value: ast.expr) -> bool:
     name = dotted(value).rpartition(".")[2].lower()
     if isinstance(value, ast.Call):
         return not cut_off(value) and dotted(value.func) not in ("len", "int", "float", "str")
-    return _has_word(name, _TENSOR) or _has_word(name, _SCALAR) or name.endswith("prob")
+    known = _TENSOR | _SCALAR
+    return _has_word(name, known) or _has_word(_singular(name), known) or name.endswith("prob")
 
 
 def _has_word(name: str, known: frozenset[str]) -> bool:
@@ -154,18 +160,29 @@ def attached_leaves(value: ast.expr) -> Iterator[ast.expr]:
         yield value
 
 
-def detach_in(line: Line, value: ast.expr, *, holder: str = "", numbers: bool = True) -> bool:
+def detach_in(
+    line: Line,
+    value: ast.expr,
+    *,
+    holder: str = "",
+    origin: str | None = None,
+    numbers: bool = True,
+) -> bool:
     """Detach what a statement puts in; True when something was changed.
 
     Args:
         line: the statement.
         value: what goes in.
         holder: the holder's name, which says of a bare `v` whether it is a number.
+        origin: source of what the value's variable was given, which says it better.
         numbers: whether single numbers may become plain ones by `.item()`.
     """
     parts = _tensor_parts(value)
+    given = parsed(origin)
     for part in parts:
-        scalar = looks_scalar(part) or (_is_bare(part) and looks_scalar_name(_singular(holder)))
+        bare = _is_bare(part) and looks_scalar_name(_singular(holder))
+        told = isinstance(part, ast.Name) and given is not None and looks_scalar(given)
+        scalar = looks_scalar(part) or bare or told
         line.call_on(part, ".item()" if scalar and numbers else ".detach()")
     return bool(parts)
 
@@ -199,12 +216,17 @@ def _tensor_parts_of_member(member: ast.expr) -> list[ast.expr]:
     return [member] if looks_like_tensor(member) and not cut_off(member) else []
 
 
+def is_record(value: ast.expr) -> bool:
+    """Whether a value is made by a class: it holds tensors, but is none."""
+    return isinstance(value, ast.Call) and dotted(value.func).rpartition(".")[2][:1].isupper()
+
+
 def _members(value: ast.expr) -> Sequence[ast.expr] | None:
     if isinstance(value, (ast.Tuple, ast.List, ast.Set)):
         return value.elts
     if isinstance(value, ast.Dict):
         return value.values
-    if isinstance(value, ast.Call) and dotted(value.func).rpartition(".")[2][:1].isupper():
+    if isinstance(value, ast.Call) and is_record(value):
         return [*value.args, *(keyword.value for keyword in value.keywords)]
     if isinstance(value, ast.Call) and dotted(value.func) == "dict":
         return [keyword.value for keyword in value.keywords]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from memguard.explain import special
 from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
@@ -11,6 +12,7 @@ from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, running_regions
+from memguard.explain.origins import origin_of
 from memguard.explain.places import Place, Release, Spot, Statement
 from memguard.explain.program import Program
 from memguard.explain.subject import Subject
@@ -69,9 +71,7 @@ class _Finder:
             "buffer": self._attribute,
             "class": self._attribute,
         }
-        growth = None
-        if "grad" in (self._place.name, path_end(self._place.path)):
-            growth = special.gradient_growth(self._program, self._regions)
+        growth = special.library_growth(self._program, self._place, self._regions)
         growth = growth or finders.get(kind, self._variable)()
         return None if growth is None else self._statement(growth)
 
@@ -202,27 +202,27 @@ class _Finder:
         found = special.cache_growth(self._program, self._place)
         if found is None:
             return None
-        growth, decorator = found
-        if decorator is None:
-            return self._statement(growth)
+        growth, maker = found
+        statement = self._statement(growth)
+        if maker is None:
+            return statement
         source = growth.piece.scope.source
-        limit = special.cache_limit(decorator)
+        limit = special.cache_limit(maker)
         if isinstance(limit, ast.expr):
             integers = Integers(self._program, self._place.numbers, self._home)
             limit = integers.value(limit, growth.piece.scope)
-        code = f"@{code_of(source, decorator)}"
-        release = None
-        if limit is not None:
-            release = Release(source.file, decorator.lineno, code, limit)
-        context = context_of(source.lines, decorator.lineno, growth.piece.line)
-        function = _function_of(growth.piece.scope)
-        return Statement(
-            source.file, decorator.lineno, code, "define", None, function, context, release
-        )
+        if growth.value is None:  # a decorator, which stands above the definition
+            code, line = f"@{code_of(source, maker)}", maker.lineno
+            context = context_of(source.lines, line, growth.piece.line)
+            statement = replace(statement, line=line, code=code, context=context)
+        if limit is None:
+            return statement
+        release = Release(source.file, statement.line, statement.code, limit)
+        return replace(statement, release=release)
 
     def _statement(self, growth: Growth) -> Statement:
         piece, source = growth.piece, growth.piece.scope.source
-        bounded = not growth.weak and self._place.kind not in ("hook", "ctx", "cycle")
+        bounded = not growth.weak and self._place.kind not in ("hook", "ctx", "cycle", "cache")
         return Statement(
             file=source.file,
             line=piece.line,
@@ -233,12 +233,8 @@ class _Finder:
             context=context_of(source.lines, piece.line, piece.last),
             release=self._chooser.release(growth, self._candidates) if bounded else None,
             pending=self._chooser.pending(growth),
+            origin=origin_of(self._program, piece, growth.value),
         )
-
-
-def path_end(path: str) -> str:
-    """The last attribute of a place's path."""
-    return path.rpartition(".")[2]
 
 
 def _is_cell(file: str) -> bool:

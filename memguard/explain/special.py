@@ -10,9 +10,12 @@ from memguard.explain.expressions import starts_over
 from memguard.explain.loops import Region
 from memguard.explain.places import Place
 from memguard.explain.program import Program
+from memguard.explain.rewrite import looks_like_tensor
 from memguard.explain.syntax import Scope, bindings, dotted
 from memguard.explain.verbs import APPENDING, EXTENDING, Growth
 
+_LOG_RECORD = re.compile(r"\.buffer\b.*\.args\b|\.args\[")
+_LOG_LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 _REGISTERING = re.compile(r"register_\w*hook\w*")
 
 
@@ -69,17 +72,38 @@ def _uses(value: ast.expr, names: set[str]) -> bool:
     return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(value))
 
 
-def gradient_growth(program: Program, regions: list[Region]) -> Growth | None:
-    """The backward that gives gradients a graph: `loss.backward(create_graph=True)`."""
+def library_growth(program: Program, place: Place, regions: list[Region]) -> Growth | None:
+    """What makes a library's own object grow: gradients with a graph, buffered log records."""
     found: list[Growth] = []
+    if "grad" in (place.name, place.path.rpartition(".")[2]):
+        found = list(_calls_with_graph(program))
+    elif _LOG_RECORD.search(place.path):
+        found = list(_logging_calls(program))
+    running = [g for g in found if any(region.route(g.steps) for region in regions)]
+    return next(iter(running or found), None)
+
+
+def _calls_with_graph(program: Program) -> Iterator[Growth]:
+    """`loss.backward(create_graph=True)`, which gives gradients a graph of their own."""
     for source in program.sources:
         for piece in program.naming(source, "create_graph"):
             for call in piece.calls():
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
                 if name in ("backward", "manual_backward"):
-                    found.append(Growth(piece, "accumulate", None))
-    running = [g for g in found if any(region.route(g.steps) for region in regions)]
-    return next(iter(running or found), None)
+                    yield Growth(piece, "accumulate", None)
+
+
+def _logging_calls(program: Program) -> Iterator[Growth]:
+    """`log.debug("loss %s", loss)`: a record keeps its arguments until it is formatted."""
+    for source in program.sources:
+        for level in _LOG_LEVELS:
+            for piece in program.naming(source, level):
+                for call in piece.calls():
+                    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+                    likely = [arg for arg in call.args[1:] if looks_like_tensor(arg)]
+                    plain = [arg for arg in likely if isinstance(arg, ast.Name)]
+                    if name == level and likely:
+                        yield Growth(piece, "append", (plain or likely)[0])
 
 
 def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:
@@ -99,7 +123,11 @@ def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:
 
 
 def cache_growth(program: Program, place: Place) -> tuple[Growth, ast.expr | None] | None:
-    """The definition of a cached function, and its decorator when it has one."""
+    """What makes a function cached, and the expression that says how large its cache may be.
+
+    That is its decorator, with the function's definition; or a call that wraps it,
+    `embed = lru_cache(maxsize=None)(encode)`.
+    """
     function = program.find(place.file, place.function, place.first_line)
     if function is None or not function.is_function or function.parent is None:
         return None
@@ -107,7 +135,14 @@ def cache_growth(program: Program, place: Place) -> tuple[Growth, ast.expr | Non
     if piece is None or not isinstance(piece.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     marks = [m for m in piece.node.decorator_list if "cache" in _decorator_name(m).lower()]
-    return Growth(piece, "define", None), marks[0] if marks else None
+    if marks:
+        return Growth(piece, "define", None), marks[0]
+    for other in program.naming(function.source, function.name):
+        for call in other.calls():
+            wrapped = [dotted(arg).rpartition(".")[2] for arg in call.args]
+            if function.name in wrapped and "cache" in _decorator_name(call.func).lower():
+                return Growth(other, "define", call), call.func
+    return Growth(piece, "define", None), None
 
 
 def cache_limit(decorator: ast.expr) -> ast.expr | int | None:

@@ -64,7 +64,7 @@ def growths(view: View, piece: Piece) -> Iterator[Growth]:
             if found is not None:
                 yield found
     for call in piece.calls():
-        found = _called(view, piece, call)
+        found = _called(view, piece, call) or _renewed(view, piece, call)
         if found is not None:
             yield found
 
@@ -274,6 +274,17 @@ def _base_of(value: ast.expr) -> ast.expr:
     ):
         value = value.func.value
     return value
+
+
+def _renewed(view: View, piece: Piece, call: ast.Call) -> Growth | None:
+    """`state._replace(losses=state.losses + [loss])`: a new object with more in it."""
+    for keyword in call.keywords:
+        if keyword.arg is not None and keyword.arg == view.subject.attribute:
+            verb = self_fed(view, keyword.value, piece) if is_fed(view, keyword.value) else None
+            if verb is not None:
+                mixed = parts_without(keyword.value, view.mentions)
+                return Growth(piece, verb, mixed, (), view.calls)
+    return None
 
 
 def _by_function(view: View, piece: Piece, call: ast.Call, name: str) -> Growth | None:

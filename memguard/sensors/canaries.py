@@ -40,12 +40,13 @@ class Canaries:
         full: whether no more nodes may be touched before some have died.
     """
 
-    __slots__ = ("_looked", "cohorts", "full")
+    __slots__ = ("_looked", "_room", "cohorts", "full")
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
         self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
+        self._room = MAX_TOUCHED
         self._looked: dict[int, int] = {}
 
     def place(self, step: int, tensors: Iterable[Any], label: str = "") -> None:
@@ -57,12 +58,6 @@ class Canaries:
             if node is not None:
                 self._place(step, node, label)
 
-    def place_one(self, step: int, tensor: Any) -> None:
-        """`place` for one plain tensor without label."""
-        node = None if self.full else tensor.grad_fn
-        if node is not None:
-            self._place(step, node, "")
-
     def _place(self, step: int, node: Any, label: str) -> None:
         metadata = _torch.node_metadata(node)
         # Two modules may return the same node; the first canary keeps its label.
@@ -70,7 +65,9 @@ class Canaries:
             return
         canary = metadata[Canary] = Canary()
         self.cohorts.add(step, canary, label)
-        self._weigh()
+        self._room -= 1
+        if self._room <= 0:
+            self._weigh()
 
     def looked(self, step: int, nodes: int) -> None:
         """Count `nodes` that a look has touched, for as long as something of `step` is alive."""
@@ -78,10 +75,8 @@ class Canaries:
         self._weigh()
 
     def _weigh(self) -> None:
-        # Cheap enough only because it is the length of the few sets of living steps.
-        self.full = (
-            len(self.cohorts) >= MAX_TOUCHED or sum(self._looked.values()) >= MAX_LOOKED
-        )
+        self._room = MAX_TOUCHED - len(self.cohorts)
+        self.full = self._room <= 0 or sum(self._looked.values()) >= MAX_LOOKED
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""
@@ -89,7 +84,8 @@ class Canaries:
         if self._looked:
             alive = set(births)
             self._looked = {born: n for born, n in self._looked.items() if born in alive}
-        if self.full:
+        # Counted down at each canary, and counted anew only when there might be no room left.
+        if self.full or self._room < MAX_TOUCHED // 2:
             self._weigh()
         return births, deaths
 

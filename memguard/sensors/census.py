@@ -12,14 +12,24 @@ from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
+from memguard._heap import identities, objects_of
 from memguard.sensors.marks import Cohorts, Mark
 
 # With automatic collection off the youngest generation is all that was made since; beyond this
-# many objects it is looked at only as often as the budget allows (about 25 ns an object).
-NANOSECONDS_PER_OBJECT = 25
+# many objects it is looked at only as often as the budget allows (about 60 ns an object).
+NANOSECONDS_PER_OBJECT = 60
+
+# Objects of ours that a look makes at the most before it is over.
+OWN_OBJECTS = 32
 
 # Looks after which subclasses of Tensor that were defined meanwhile are asked for.
 REFRESH_TYPES = 16
+
+
+class _EndOfLook:
+    """Marks in the collector's order of birth where the last look ended."""
+
+    __slots__ = ("__dict__",)
 
 
 class Census:
@@ -31,6 +41,7 @@ class Census:
     """
 
     __slots__ = (
+        "_collecting",
         "_end_of_look",
         "_fresh",
         "_installed",
@@ -47,13 +58,14 @@ class Census:
         self.plain = Cohorts(window)
         self.collected_at = -1
         self._may_look = may_look
-        self._end_of_look: list[object] = []
+        self._end_of_look = _EndOfLook()
+        self._collecting = False
         self._fresh: list[Mark] = []
         self._step = 0
         self._installed = False
         self._looking = False
         self._looks = 0
-        self._types: set[type] = set()
+        self._types: frozenset[int] = frozenset()
 
     def install(self) -> None:
         """Start listening to the collector, and take what exists now as given."""
@@ -80,7 +92,7 @@ class Census:
         """
         self._looks += 1
         if self._looks % REFRESH_TYPES == 1:
-            self._types = _torch.tensor_types()
+            self._types = identities({*_torch.tensor_types(), _EndOfLook})
         # Our own lists may set off a collection, which must not look again in the midst of this.
         self._looking = True
         try:
@@ -93,17 +105,30 @@ class Census:
 
     def _new_tensors(self) -> list[Any]:
         """Tensors born since the last look ended: the collector keeps objects in order of birth."""
-        types, end = self._types, self._end_of_look
+        if self._is_collection_near():
+            return []
         found = []
-        for item in reversed(gc.get_objects(generation=0)):
-            if item is end:
+        for item in reversed(objects_of(self._types, generation=0)):
+            if item is self._end_of_look:
                 break
-            if type(item) in types:
+            if type(item) is not _EndOfLook:
                 found.append(item)
-        # A list of its own, so that it is the youngest object now; moved on by a collection, it is
-        # not found the next time, and all that is young then is new.
-        self._end_of_look = []
+        # The youngest object now. Once a collection has moved it on it is not met any more, and
+        # all that is young then is new.
+        self._end_of_look = _EndOfLook()
         return found
+
+    def _is_collection_near(self) -> bool:
+        """Whether our own few objects might set off a collection in the midst of a look.
+
+        Finalizers would run then while everything young is held (see `_heap`). Nothing is lost:
+        the collection's own start is a look, in which no other can begin.
+        """
+        return (
+            not self._collecting
+            and gc.isenabled()
+            and gc.get_count()[0] + OWN_OBJECTS >= gc.get_threshold()[0] > 0
+        )
 
     def _meet(self, tensor: Any, step: int) -> None:
         if type(tensor) is _torch.Tensor:
@@ -130,10 +155,13 @@ class Census:
         # Exceptions in a collector callback are printed to the user's stderr; none may leave.
         try:
             if phase == "start":
+                self._collecting = True
                 if not self._looking and self._may_look():
                     self.look(self._step)
-            elif info.get("generation", 0) == 2:
-                self.collected_at = self._step
+            else:
+                self._collecting = False
+                if info.get("generation", 0) == 2:
+                    self.collected_at = self._step
         except Exception:
             self._may_look = _never
 

@@ -7,28 +7,30 @@ ours runs when an object of the user dies, whatever thread or collection it dies
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 
 class Mark(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference compared by its own identity, never by its referent's `__eq__`."""
+    """A weak reference compared by its own identity, never by its referent's `__eq__`.
 
-    __slots__ = ("label",)
+    It has no constructor of its own, which would double the price of making one.
+    """
+
+    __slots__ = ("_label",)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    label: str
+    _label: str
 
-    def __new__(cls, target: Any, forget: Callable[[Any], None], label: str = "") -> Mark:
-        """Mark `target`; `forget(mark)` is called when it dies."""
-        mark = super().__new__(cls, target, forget)
-        mark.label = label
-        return mark
+    @property
+    def label(self) -> str:
+        """What the mark was labelled with; empty for most."""
+        return getattr(self, "_label", "")
 
-    def __init__(self, target: Any, forget: Callable[[Any], None], label: str = "") -> None:
-        super().__init__(target, forget)  # type: ignore[call-arg]
+    @label.setter
+    def label(self, text: str) -> None:
+        self._label = text
 
 
 # What watching itself may cost in memory: some 100 bytes a mark, so 3 MB when both are reached.
@@ -69,7 +71,9 @@ class Cohorts:
         cohort = self._marks.get(step)
         if cohort is None:
             cohort = self._marks[step] = set()
-        mark = Mark(target, cohort.discard, label)
+        mark = Mark(target, cohort.discard)
+        if label:
+            mark.label = label
         cohort.add(mark)
         return mark
 
@@ -77,25 +81,31 @@ class Cohorts:
         """Steps that have survivors, oldest first."""
         return [step for step, cohort in self._marks.items() if cohort]
 
-    def reap(self, now: int) -> list[int]:
-        """Drop the steps of which nothing is left; the ages of those older than the window."""
-        gone = [step for step, cohort in self._marks.items() if not cohort and step < now]
-        for step in gone:
-            del self._marks[step]
-            self._unmarked.pop(step, None)
-        if len(self._marks) > self._max_steps:
-            self._thin_out()
-        return [now - step for step in gone if now - step > self.window]
-
     def _thin_out(self) -> None:
         for step in sorted(self._marks)[: self._max_steps // 2 : 2]:
             del self._marks[step]
             self._unmarked.pop(step, None)
 
     def survey(self, now: int) -> tuple[list[int], list[int]]:
-        """(steps that have survivors, ages of those that died since the last survey)."""
-        deaths = self.reap(now)
-        return self.births(), deaths
+        """(steps that have survivors, ages of those that died since the last survey).
+
+        Steps of which nothing is left are dropped; only ages beyond the window are told.
+        """
+        births: list[int] = []
+        deaths: list[int] = []
+        marks = self._marks
+        # Of a copy: another thread's collection may add a step meanwhile.
+        for step in list(marks):
+            if marks[step]:
+                births.append(step)
+            elif step < now:
+                del marks[step]
+                self._unmarked.pop(step, None)
+                if now - step > self.window:
+                    deaths.append(now - step)
+        if len(marks) > self._max_steps:
+            self._thin_out()
+        return births, deaths
 
     def living(self, step: int) -> list[Any]:
         """The objects of `step` still alive; hold them no longer than needed."""

@@ -1,0 +1,55 @@
+"""The collector's objects of certain types, picked out without harm to other threads.
+
+`gc.get_objects` hands out everything, also tuples that another thread is still building, and a
+tuple that somebody else refers to cannot be finished: the thread gets a SystemError. So no Python
+code runs while everything is held: the picking is one call into C, during which no other thread
+does, and only the wanted objects come out of it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, compress, tee
+from typing import Any
+
+
+def subclasses(*roots: type) -> set[type]:
+    """The classes and all their subclasses, found by walking down; runs none of their code."""
+    pending = list(roots)
+    found: set[type] = set()
+    while pending:
+        cls = pending.pop()
+        if cls not in found:
+            found.add(cls)
+            pending.extend(type.__subclasses__(cls))
+    return found
+
+
+def identities(classes: set[type]) -> frozenset[int]:
+    """Classes as `objects_of` wants them: by identity, so that no metaclass is asked to hash."""
+    return frozenset(map(id, classes))
+
+
+def objects_of(classes: frozenset[int], generation: int | None = None) -> list[Any]:
+    """The objects whose type is one of `classes`, in the order in which the collector keeps them.
+
+    Args:
+        classes: identities of the types; subclasses are not included by themselves.
+        generation: look only at this generation of the collector; at all when None.
+
+    Costs about 60 ns an object of the generation, so 60 ms for a heap of a million.
+    """
+    return list(_picked(classes, generation))
+
+
+def _picked(classes: frozenset[int], generation: int | None) -> Iterator[Any]:
+    lists, same, last = tee(map(gc.get_objects, (generation,)), 3)
+    types_of = map(partial(map, type), same)
+    keys_of = map(partial(map, id), types_of)
+    wanted = map(partial(map, classes.__contains__), keys_of)
+    picked = chain.from_iterable(map(compress, lists, wanted))
+    # The list of everything has these very iterators in it, and they have the list: emptied last,
+    # and still within the one call, so that no cycle goes on holding everything.
+    return chain(picked, filter(None, map(list.clear, last)))

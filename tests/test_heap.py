@@ -1,0 +1,89 @@
+"""Picking objects out of the collector's lists, without holding on to the others."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from memguard._heap import identities, objects_of, subclasses
+
+
+class Wanted:
+    """What is looked for."""
+
+
+class Special(Wanted):
+    """A subclass of it."""
+
+
+class Meta(type):
+    """A metaclass whose classes must not be asked to hash or compare themselves."""
+
+    def __hash__(cls) -> int:
+        raise AssertionError("hashed")
+
+    def __eq__(cls, other: object) -> bool:
+        raise AssertionError("compared")
+
+
+class Difficult(metaclass=Meta):
+    """A class of that metaclass."""
+
+
+def test_objects_come_in_order_of_birth() -> None:
+    """Exactly those of the types asked for, the oldest first."""
+    classes = identities({Wanted, Special})
+    things = [Wanted(), Special(), Wanted()]
+    other = Difficult()
+    assert [id(item) for item in objects_of(classes)] == list(map(id, things))
+    assert [type(item) for item in objects_of(identities({Special}))] == [Special]
+    assert other is not None
+
+
+def test_subclasses_are_found_all_the_way_down() -> None:
+    """Subclasses are part of the set, others are not."""
+    assert {Wanted, Special} <= subclasses(Wanted)
+    assert Difficult not in map(id, subclasses(Wanted))
+
+
+def test_nothing_stays_held() -> None:
+    """Other objects have as many references afterwards as before."""
+    other = (Wanted(), [1])
+    before = sys.getrefcount(other)
+    objects_of(identities({Special}), 0)
+    objects_of(identities({Special}))
+    assert sys.getrefcount(other) == before
+
+
+def test_other_threads_can_finish_their_tuples() -> None:
+    """A tuple that is still being built fails with a SystemError when somebody refers to it."""
+    classes = identities({Wanted})
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def rows() -> Iterator[Any]:
+        while True:
+            yield [1], 2
+
+    def build() -> None:
+        source = rows()
+        while not done.is_set():
+            try:
+                tuple(zip(*itertools.islice(source, 48), strict=True))
+            except SystemError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    end = time.monotonic() + 2.0
+    while time.monotonic() < end:
+        objects_of(classes, 0)
+        objects_of(classes)
+        sum(range(500))
+    done.set()
+    thread.join()
+    assert not errors
