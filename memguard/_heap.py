@@ -15,21 +15,19 @@ from itertools import chain, compress, tee
 from typing import Any
 
 
-def subclasses(*roots: type) -> set[type]:
-    """The classes and all their subclasses, found by walking down; runs none of their code."""
+def family(*roots: type) -> frozenset[int]:
+    """The classes and all their subclasses, as `objects_of` wants them.
+
+    By identity and walking down, so that no metaclass is asked to hash, compare or list anything.
+    """
     pending = list(roots)
-    found: set[type] = set()
+    found: set[int] = set()
     while pending:
         cls = pending.pop()
-        if cls not in found:
-            found.add(cls)
+        if id(cls) not in found:
+            found.add(id(cls))
             pending.extend(type.__subclasses__(cls))
-    return found
-
-
-def identities(classes: set[type]) -> frozenset[int]:
-    """Classes as `objects_of` wants them: by identity, so that no metaclass is asked to hash."""
-    return frozenset(map(id, classes))
+    return frozenset(found)
 
 
 def objects_of(classes: frozenset[int], generation: int | None = None) -> list[Any]:

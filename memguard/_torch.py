@@ -16,11 +16,11 @@ from typing import Any, cast
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memguard._heap import subclasses
-
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
 Undo = Callable[[], None]
 Tensor = torch.Tensor
+Module = torch.nn.Module
+Optimizer = torch.optim.Optimizer
 
 _tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 # A type's own `__mro__`, read past any metaclass that answers differently.
@@ -36,21 +36,6 @@ def is_tensor_type(cls: type) -> bool:
         if len(_tensor_types) < 10_000:
             _tensor_types[cls] = known
     return known
-
-
-def tensor_types() -> set[type]:
-    """Tensor types known by now: torch.Tensor and all its subclasses."""
-    return subclasses(torch.Tensor)
-
-
-def module_types() -> set[type]:
-    """Module types known by now."""
-    return subclasses(torch.nn.Module)
-
-
-def optimizer_types() -> set[type]:
-    """Optimizer types known by now."""
-    return subclasses(torch.optim.Optimizer)
 
 
 def is_module(value: object) -> bool:

@@ -91,6 +91,11 @@ def broken(*_: Any, **__: Any) -> Any:
     raise Broken("on purpose")
 
 
+def name_of(value: Any) -> str:
+    """The name a parameter of a test goes by."""
+    return str(getattr(value, "__name__", value))
+
+
 PARTS = (
     (Census, "look", "census"),
     (Census, "take_fresh", "census"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memguard import _torch
-from memguard._heap import identities, objects_of
+from memguard._heap import family, objects_of
 
 # A program with more top-level modules than this (a service with many models) has those with the
 # most children watched.
@@ -18,8 +18,8 @@ def find() -> tuple[list[Any], list[Any]]:
     A root is a module that no other module contains. A container without forward (ModuleDict) is
     never called itself, so its children stand for it.
     """
-    modules = objects_of(identities(_torch.module_types()))
-    optimizers = objects_of(identities(_torch.optimizer_types()))
+    modules = objects_of(family(_torch.Module))
+    optimizers = objects_of(family(_torch.Optimizer))
     contained = {id(child) for module in modules for child in _children(module)}
     roots = [module for module in modules if id(module) not in contained]
     return callable_roots(roots)[:MAX_ROOTS], optimizers

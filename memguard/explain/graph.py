@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memguard import _torch
-from memguard._heap import identities, objects_of
+from memguard._heap import family, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
 # sensors.canaries.MAX_TOUCHED. A chain as deep as this is still freed safely on an 8 MB stack.
@@ -16,7 +16,7 @@ MAX_NODES = 4000
 
 def live_tensors() -> list[Any]:
     """Every tensor the collector knows (one heap pass, about 60 ms for a million objects)."""
-    return objects_of(identities(_torch.tensor_types()))
+    return objects_of(family(_torch.Tensor))
 
 
 def attached_tensors() -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
-from memguard._heap import identities, objects_of
+from memguard._heap import family, objects_of
 from memguard.sensors.marks import Cohorts, Mark
 
 # With automatic collection off the youngest generation is all that was made since; beyond this
@@ -92,7 +92,7 @@ class Census:
         """
         self._looks += 1
         if self._looks % REFRESH_TYPES == 1:
-            self._types = identities({*_torch.tensor_types(), _EndOfLook})
+            self._types = family(_torch.Tensor, _EndOfLook)
         # Our own lists may set off a collection, which must not look again in the midst of this.
         self._looking = True
         try:
