@@ -13,7 +13,7 @@ MAX_ROOTS = 64
 
 
 def find() -> tuple[list[Any], list[Any]]:
-    """(root modules, optimizers) that are alive (two heap passes, 60 ms each for a million objects).
+    """(root modules, optimizers) that are alive (two passes, 60 ms each for a million objects).
 
     A root is a module that no other module contains. A container without forward (ModuleDict) is
     never called itself, so its children stand for it.

@@ -129,13 +129,14 @@ def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> R
     if whole is None or _is_sum_with(whole, name):
         if value is None:
             return _unknown(place, statement)
-        leaves = [leaf for leaf in attached_leaves(value) if looks_scalar(leaf)] or [value]
-        shown = called_on(line.text(leaves[0]), leaves[0], ".detach()")
+        leaves = list(attached_leaves(value))
+        shown = leaves[0] if len(leaves) == 1 else value
+        kept = called_on(line.text(shown), shown, ".detach()")
         numbers = isinstance(line.node, (ast.AugAssign, ast.Assign)) and _adds(line.node)
-        detach_in(line, value, origin=statement.origin, numbers=numbers)
+        detach_in(line, value, origin=statement.origin, single=statement.single, numbers=numbers)
         fix = line.result()
         if fix is not None and ".item()" in fix:
-            return Remedy(why, fix, f"{shown} to stay on the device")
+            return Remedy(why, fix, f"{kept} to stay on the device")
         return Remedy(why, fix, "make the update under `with torch.no_grad():`")
     why = f"each new {name} is computed from the old one, so it hangs on every step before"
     for part in _results_of(whole):
@@ -250,7 +251,8 @@ def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) 
     target = getattr(line.node, "value", line.node)
     stored: ast.AST = target.func if isinstance(target, ast.Call) else line.node
     if isinstance(line.node, ast.Assign):
-        stored = line.node.targets[0]
+        indexed = [t for t in line.node.targets if isinstance(t, ast.Subscript)]
+        stored = (indexed or line.node.targets)[0]
     written = sum(isinstance(node, ast.Subscript) for node in ast.walk(stored))
     own = statement.verb in ("append", "extend")
     return "".join(tokens[written + own :])
@@ -323,7 +325,7 @@ def _kept(
     if statement.verb == "extend" and not isinstance(value, (ast.List, ast.Dict, ast.Tuple)):
         return _extended(why, statement, line, value)
     changed = not cut_off(value) and detach_in(
-        line, value, holder=place.name, origin=statement.origin
+        line, value, holder=place.name, origin=statement.origin, single=statement.single
     )
     if not changed:
         return Remedy(why, None, f"put .detach() tensors or .item() numbers into {name}")

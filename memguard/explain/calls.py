@@ -30,6 +30,7 @@ _COMMON = frozenset(
 )
 # Optimizers and schedules step too, and so do environments, which are the user's.
 _LIBRARY_STEPS = re.compile(r"opt|sched|scaler|engine", re.IGNORECASE)
+_OWN = frozenset(("self", "cls"))
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -70,12 +71,51 @@ def callees(program: Program, piece: Piece) -> Iterator[tuple[Scope, str]]:
             # A function handed over (a closure, a hook, a key) is taken to be called.
             if dotted(value):
                 yield from ((scope, receiver) for scope in handed(program, value, piece.scope))
+        if receiver and receiver not in _OWN:
+            registered = registered_with(program, piece, call, receiver)
+            yield from ((scope, "") for scope in registered)
     if isinstance(piece.node, (ast.For, ast.AsyncFor)):
         for cls in program.types(_iterated(piece.node.iter), piece.scope).classes:
             for name in ("__iter__", "__next__", "__getitem__", "__aiter__", "__anext__"):
                 method = program.method(cls, name)
                 if method is not None:
                     yield method, dotted(piece.node.iter)
+
+
+def registered_with(
+    program: Program, piece: Piece, call: ast.Call, receiver: str
+) -> Iterator[Scope]:
+    """Functions registered with an object whose method is called: `hooks.fire("step_end")`.
+
+    They were decorated by a method of it, `@hooks.on("step_end")`, or given to one; where both
+    sides name a moment, it must be the same.
+    """
+    moment = _constants(call)
+    for other in program.naming(piece.scope.source, receiver.rpartition(".")[2]):
+        if isinstance(other.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for mark in other.node.decorator_list:
+                if _is_method_of(mark, receiver) and _agree(moment, _constants(mark)):
+                    yield from filter(None, [other.scope.children.get(other.node.name)])
+        for given in other.calls():
+            if given is not call and _is_method_of(given, receiver):
+                for value in given.args if _agree(moment, _constants(given)) else ():
+                    yield from handed(program, value, other.scope) if dotted(value) else ()
+
+
+def _is_method_of(node: ast.AST, receiver: str) -> bool:
+    func = node.func if isinstance(node, ast.Call) else node
+    return isinstance(func, ast.Attribute) and dotted(func.value) == receiver
+
+
+def _constants(node: ast.AST) -> set[object]:
+    """Words that a call has as arguments: names of moments, or attributes of an enumeration."""
+    values = node.args if isinstance(node, ast.Call) else []
+    found = {value.value for value in values if isinstance(value, ast.Constant)}
+    return found | {dotted(value) for value in values if isinstance(value, ast.Attribute)}
+
+
+def _agree(first: set[object], second: set[object]) -> bool:
+    return not first or not second or bool(first & second)
 
 
 def _receiver(call: ast.Call, piece: Piece) -> str:

@@ -115,6 +115,8 @@ class Statement:
             (`loss.backward() at line 40`), when the source shows it; else None.
         origin: source of what the value's variable was given (`criterion(out, y)`), by its
             assignment or its function's caller; `except Bad as error` for a caught exception.
+        single: whether that variable is one number, going by what else is done with it (True after
+            `loss.backward()`, False after `rows.mean()`); None when the source does not show it.
     """
 
     file: str
@@ -127,3 +129,4 @@ class Statement:
     release: Release | None = None
     pending: str | None = None
     origin: str | None = None
+    single: bool | None = None

@@ -106,6 +106,8 @@ def looks_scalar(value: ast.expr) -> bool:
         func = value.func
         if isinstance(func, ast.Attribute) and func.attr in _REDUCING:
             return not value.args and not value.keywords
+        if any(k.arg == "reduction" and not is_mean(k.value) for k in value.keywords):
+            return False
         name = dotted(func).rpartition(".")[2].lower()
         return bool(_SCALAR_FUNCTIONS.fullmatch(name)) or _has_word(name, _SCALAR)
     if isinstance(value, ast.BinOp):
@@ -114,6 +116,11 @@ def looks_scalar(value: ast.expr) -> bool:
     if isinstance(value, ast.Subscript):
         return isinstance(value.slice, ast.Constant) and looks_scalar_name(str(value.slice.value))
     return looks_scalar_name(dotted(value).rpartition(".")[2])
+
+
+def is_mean(value: ast.expr) -> bool:
+    """Whether a loss's `reduction` gives one number."""
+    return isinstance(value, ast.Constant) and value.value in ("mean", "sum", "batchmean")
 
 
 def looks_scalar_name(name: str) -> bool:
@@ -166,6 +173,7 @@ def detach_in(
     *,
     holder: str = "",
     origin: str | None = None,
+    single: bool | None = None,
     numbers: bool = True,
 ) -> bool:
     """Detach what a statement puts in; True when something was changed.
@@ -175,6 +183,7 @@ def detach_in(
         value: what goes in.
         holder: the holder's name, which says of a bare `v` whether it is a number.
         origin: source of what the value's variable was given, which says it better.
+        single: whether the value's variable is one number, when that is known.
         numbers: whether single numbers may become plain ones by `.item()`.
     """
     parts = _tensor_parts(value)
@@ -183,6 +192,8 @@ def detach_in(
         bare = _is_bare(part) and looks_scalar_name(_singular(holder))
         told = isinstance(part, ast.Name) and given is not None and looks_scalar(given)
         scalar = looks_scalar(part) or bare or told
+        if isinstance(part, ast.Name) and single is not None:
+            scalar = single
         line.call_on(part, ".item()" if scalar and numbers else ".detach()")
     return bool(parts)
 

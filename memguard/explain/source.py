@@ -12,7 +12,7 @@ from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, running_regions
-from memguard.explain.origins import origin_of
+from memguard.explain.origins import is_single, origin_of
 from memguard.explain.places import Place, Release, Spot, Statement
 from memguard.explain.program import Program
 from memguard.explain.subject import Subject
@@ -234,6 +234,7 @@ class _Finder:
             release=self._chooser.release(growth, self._candidates) if bounded else None,
             pending=self._chooser.pending(growth),
             origin=origin_of(self._program, piece, growth.value),
+            single=is_single(self._program, piece, growth.value),
         )
 
 

@@ -40,6 +40,12 @@ class Piece:
         return self.node.lineno
 
     @property
+    def top(self) -> int:
+        """First line, that of a decorator if there is one."""
+        marks: list[ast.expr] = getattr(self.node, "decorator_list", [])
+        return min([self.node.lineno, *(mark.lineno for mark in marks)])
+
+    @property
     def last(self) -> int:
         """Last line; of a compound statement, the last of its header."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
@@ -182,7 +188,7 @@ class Source:
         if not self._by_line:
             for scope in self.scopes:
                 for piece in scope.pieces:
-                    for line in range(piece.line, piece.last + 1):
+                    for line in range(piece.top, piece.last + 1):
                         self._by_line.setdefault(line, []).append(piece)
         lines = self.lines_naming(word)
         return list(dict.fromkeys(p for line in lines for p in self._by_line.get(line, ())))

@@ -18,8 +18,11 @@ STALLED = 3
 # With this many survivors they are spoken of even when nothing was seen to add to them.
 SURE = 14
 
-# A bound read from the source may be one off, or counted in other units than steps.
-BOUND_SLACK = 1.25
+# A container's own limit is exact but for the steps at its edges. A bound read from the source is
+# not: it may be counted in other units, and what was made of the last lot (its mean, its
+# concatenation) may keep that lot until the next one is done.
+LIMIT_SLACK = 1.25
+BOUND_SLACK = 2.25
 
 # Growth that ends the job within this many steps is a leak whatever its size.
 NEAR = 100
@@ -98,7 +101,8 @@ def _rule_bounded(evidence: Evidence) -> Ruling | None:
     """The ruling for a holder that something bounds; None when nothing does, or it did not hold."""
     bound = evidence.limit if evidence.limit is not None else evidence.bound
     if bound is not None:
-        ceiling = int(bound * BOUND_SLACK) + evidence.window + 2
+        slack = LIMIT_SLACK if evidence.limit is not None else BOUND_SLACK
+        ceiling = int(bound * slack) + evidence.window + 2
         if evidence.survivors > ceiling:
             return None
         if bound * evidence.per_survivor >= evidence.max_growth:
