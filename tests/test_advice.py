@@ -173,6 +173,34 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "values.append(v.item())",
     ),
     (
+        "loss that its mean is taken of",
+        _place("losses", container="list", path="[...]"),
+        _statement("losses.append(loss)", "append", "loss", single=False),
+        "losses.append(loss.detach())",
+    ),
+    (
+        "value that goes backward",
+        _place("kept", container="list", path="[...]"),
+        _statement("kept.append(value)", "append", "value", single=True),
+        "kept.append(value.item())",
+    ),
+    (
+        "losses of each row",
+        _place("kept", container="list", path="[...]"),
+        _statement(
+            'kept.append(F.cross_entropy(a, b, reduction="none"))',
+            "append",
+            'F.cross_entropy(a, b, reduction="none")',
+        ),
+        'kept.append(F.cross_entropy(a, b, reduction="none").detach())',
+    ),
+    (
+        "entry that is named at once",
+        _place("entries", kind="attribute", container="dict", path="[...]"),
+        _statement("value = self.entries[key] = make(key)", "item", "make(key)"),
+        "value = self.entries[key] = make(key).detach()",
+    ),
+    (
         "dict of the step's results",
         _place("log", container="list", path="[...]['loss']"),
         _statement(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -291,6 +292,21 @@ def test_graphs_made_in_other_threads_are_not_dated_by_this_ones_numbers() -> No
 
         assert guard.report().verdict == "clean"
         assert guard.report().step == 200
+
+
+def test_graphs_made_in_part_by_another_thread_are_not_dated_by_this_ones_numbers() -> None:
+    """A thread that makes few nodes a step (as backward threads of a device do) counts slowly."""
+    model, optimizer = MLP.set_up()
+    scale = torch.ones((), requires_grad=True)
+    with ThreadPoolExecutor(1) as elsewhere, memguard.watch(model, optimizer) as guard:
+        for step in range(100):
+            optimizer.zero_grad()
+            loss = MLP.loss(model, step) * elsewhere.submit(lambda: scale * 2).result()
+            loss.backward()
+            optimizer.step()
+
+        assert guard.report().verdict == "clean"
+        assert guard.report().step == 100
 
 
 def test_only_the_watched_optimizer_ends_steps_when_threads_train_side_by_side() -> None:

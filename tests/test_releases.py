@@ -686,6 +686,88 @@ RELEASES: list[tuple[str, str, dict[str, Any], int | None]] = [
         9,
     ),
     (
+        "emptied_by_a_callback_of_that_moment",
+        """
+        class Board:
+            def __init__(self):
+                self.values = []
+
+            def add(self, value):
+                self.values.append(value)
+
+            def read(self):
+                mean = sum(self.values) / len(self.values)
+                self.values.clear()  # frees
+                return mean
+
+        def train(loader, opt, hooks):
+            board = Board()
+
+            @hooks.on("step_end")
+            def measure(loss):
+                board.add(loss)
+
+            @hooks.on("epoch_end")
+            def show():
+                print(board.read())
+
+            for step, loss in enumerate(loader):
+                opt.step()  # at 0
+                hooks.fire("step_end", loss)
+                if step % 16 == 15:
+                    hooks.fire("epoch_end")
+        """,
+        {
+            "kind": "attribute",
+            "name": "values",
+            "where": "Board",
+            "container": "list",
+            "expression": "board.values",
+        },
+        16,
+    ),
+    (
+        "callback_of_a_moment_that_never_comes",
+        """
+        def train(loader, opt, hooks):
+            kept = []
+            hooks.add("train_end", lambda: 0)
+
+            @hooks.on("train_end")
+            def show():
+                kept.clear()
+
+            for loss in loader:
+                opt.step()  # at 0
+                kept.append(loss)
+                hooks.fire("step_end")
+        """,
+        LIST,
+        None,
+    ),
+    (
+        "callback_given_to_an_attribute",
+        """
+        class Trainer:
+            def __init__(self, events):
+                self.events = events
+                self.kept = []
+                self.events.add("window", self.forget)
+
+            def forget(self):
+                self.kept.clear()  # frees
+
+            def fit(self, loader):
+                for step, loss in enumerate(loader):
+                    self.opt.step()  # at 0
+                    self.kept.append(loss)
+                    if step % 5 == 0:
+                        self.events.fire("window")
+        """,
+        {"kind": "attribute", "name": "kept", "where": "Trainer", "container": "list"},
+        5,
+    ),
+    (
         "hook_list_cleared_by_the_loop",
         """
         seen = []

@@ -1457,6 +1457,52 @@ def test_function_imported_from_a_file_beside(tmp_path: Path) -> None:
     assert (str(helper), 2) == (found.file, found.line)
 
 
+def test_class_that_a_package_hands_on(tmp_path: Path) -> None:
+    """A class imported from a package's `__init__` is followed to the file it is written in."""
+    package = tmp_path / "meters"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .board import Board\n")
+    board = package / "board.py"
+    board.write_text(
+        "class Board:\n    def __init__(self):\n        self.values = []\n\n"
+        "    def add(self, value):\n        self.values.append(value)\n"
+    )
+    train = tmp_path / "train.py"
+    train.write_text(
+        "from meters import Board\n\nboard = Board()\nfor x in stream():\n"
+        "    opt.step()\n    board.add(x)\n"
+    )
+    place = Place("global", "board", "board", "list", ".values[...]", file=str(train))
+
+    found = find_statement(place, [Spot(str(train), "<module>", 1, 5)])
+
+    assert found is not None
+    assert (found.file, found.line) == (str(board), 6)
+
+
+SINGLES = [
+    ("loss = f(x)\n    loss.backward()\n    kept.append(loss)", True),
+    ("rows = f(x)\n    rows.mean().backward()\n    kept.append(rows)", False),
+    ("rows = f(x)\n    print(rows[0])\n    kept.append(rows)", False),
+    ("z = f(x)\n    print(f'{z:.3f}')\n    kept.append(z)", True),
+    ("z = f(x)\n    kept.append(z)", None),
+    ("z = f(x)\n    z.mean()\n    z.item()\n    kept.append(z)", None),
+    ("z = f(x)\n    z.backward()\n    keep(z)", True),
+]
+
+
+@pytest.mark.parametrize(("body", "single"), SINGLES)
+def test_single_numbers_are_told_by_their_uses(body: str, single: bool | None) -> None:
+    """Going backward makes a value one number, taking its mean makes it several."""
+    helper = "def keep(value):\n    kept.append(value)\n" if "keep(" in body else ""
+    snippet = Snippet(f"kept = []\n{helper}for x in stream():\n    {body}\n")
+
+    found = find_statement(snippet.place("global", "kept"), [])
+
+    assert found is not None
+    assert found.single is single
+
+
 def test_evaluation_prefers_the_evaluating_method() -> None:
     """Of two methods that fill the same list, the one named after what the loop does is taken."""
     snippet = Snippet(

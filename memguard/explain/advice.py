@@ -22,7 +22,7 @@ from memguard.explain.rewrite import (
 from memguard.explain.syntax import bindings, dotted
 
 # Values that a policy gradient goes backward through at the end of an episode.
-_ROLLED_OUT = re.compile(r"log_?probs?\b|entrop|saved_", re.IGNORECASE)
+_ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|partial argument|__self__")
 _FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")

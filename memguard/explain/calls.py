@@ -90,8 +90,14 @@ def registered_with(
     They were decorated by a method of it, `@hooks.on("step_end")`, or given to one; where both
     sides name a moment, it must be the same.
     """
+    root = receiver.partition(".")[0]
+    home = next((scope for scope in piece.scope.chain() if root in scope.bound()), None)
+    if home is None:
+        return
     moment = _constants(call)
     for other in program.naming(piece.scope.source, receiver.rpartition(".")[2]):
+        if not _same_variable(root, home, other.scope):
+            continue
         if isinstance(other.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for mark in other.node.decorator_list:
                 if _is_method_of(mark, receiver) and _agree(moment, _constants(mark)):
@@ -100,6 +106,18 @@ def registered_with(
             if given is not call and _is_method_of(given, receiver):
                 for value in given.args if _agree(moment, _constants(given)) else ():
                     yield from handed(program, value, other.scope) if dotted(value) else ()
+
+
+def _same_variable(name: str, home: Scope, scope: Scope) -> bool:
+    """Whether a variable of one scope is meant by its name in another; `self` is in a class's."""
+    if name == home.receiver():
+        return scope.owner is home.owner
+    for around in scope.chain():
+        if around is home:
+            return True
+        if name in around.parameters() or (home.parent is None and name in around.bound()):
+            return False
+    return False
 
 
 def _is_method_of(node: ast.AST, receiver: str) -> bool:
@@ -189,7 +207,7 @@ def _methods_named(program: Program, name: str) -> list[Scope]:
 def _method_called(program: Program, func: ast.Attribute, scope: Scope) -> list[Scope]:
     module = program.imports.module_of(dotted(func.value), scope.source)
     if module is not None:
-        target = module.module.children.get(func.attr)
+        target = program.imports.member(module, func.attr)
         return [] if target is None else _construction(program, target)
     if isinstance(func.value, ast.Call) and dotted(func.value.func) == "super":
         owners = [around.owner for around in scope.chain() if around.owner is not None]

@@ -104,7 +104,7 @@ class Definitions:
         if not base:
             return self.lookup(last, scope)
         module = self.imports.module_of(base, scope.source)
-        return None if module is None else module.module.children.get(last)
+        return None if module is None else self.imports.member(module, last)
 
     def family(self, classes: Iterable[Scope]) -> list[Scope]:
         """The classes, those they inherit from, and those that inherit from them."""

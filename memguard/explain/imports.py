@@ -12,6 +12,7 @@ from memguard.explain.syntax import Scope, Source, read_source
 # takes about a tenth of a second.
 _MOST_TEXT = 400_000
 _PARENTS = 4
+_HOPS = 3
 
 
 class Imports:
@@ -32,12 +33,19 @@ class Imports:
         """The function or class that an imported name stands for, when its file can be read."""
         found = self.origin(name, source)
         if found is not None:
-            return found[0].module.children.get(found[1])
+            return self.member(*found)
         for module, level in self._stars(source):
             other = self._module(module, level, source)
             if other is not None and name in other.module.children:
                 return other.module.children[name]
         return None
+
+    def member(self, source: Source, name: str, hops: int = _HOPS) -> Scope | None:
+        """The function or class of that name in a file, or where the file has it from."""
+        if name in source.module.children:
+            return source.module.children[name]
+        found = self.origin(name, source) if hops else None
+        return None if found is None else self.member(*found, hops - 1)
 
     def origin(self, name: str, source: Source) -> tuple[Source, str] | None:
         """The file and the name there that `from module import name` brought in."""

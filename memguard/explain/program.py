@@ -201,7 +201,7 @@ class Program(Definitions):
         if isinstance(func, ast.Attribute):
             module = self.imports.module_of(dotted(func.value), scope.source)
             if module is not None:
-                return module.module.children.get(func.attr)
+                return self.imports.member(module, func.attr)
             for cls in self.types(func.value, scope).classes:
                 method = self.method(cls, func.attr)
                 if method is not None:

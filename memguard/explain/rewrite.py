@@ -152,7 +152,8 @@ def cut_off(value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     if isinstance(value.func, ast.Attribute):
-        return value.func.attr in _CUT_OFF or cut_off(value.func.value)
+        base = value.func.value
+        return value.func.attr in _CUT_OFF or (isinstance(base, ast.Call) and cut_off(base))
     return dotted(value.func) in ("len", "float", "int")
 
 
