@@ -26,8 +26,8 @@ from memguard.suspicion import Suspicion, Watched
 
 _Result = TypeVar("_Result")
 
-# Steps between looks at the youngest generation once watching is no longer free. Whatever was born
-# since the last look and is still alive is met all the same.
+# Steps between looks once watching is no longer free and nothing is in doubt. Whatever was born since
+# the last look and is still alive is met all the same.
 LOOK_EVERY = 4
 
 # Steps between dated looks while watching is free, and afterwards.
@@ -269,14 +269,19 @@ class WatchedLoop:
         """Everything that happens when a step has ended, cheapest first."""
         now = self.clock.step
         self.clock.note_sequence(_torch.sequence_number())
+        self._census.begin(now)
         free = now <= FREE_STEPS
-        if free or now % LOOK_EVERY == 0:
+        due = free or now % LOOK_EVERY == 0
+        if not due and not self._audit.running and not self.in_doubt:
+            # Most steps of a long run end here. What is kept is still kept at the next look.
+            self.governor.end_step()
+            return
+        if due:
             cost = self._census.expected_cost()
             if self.governor.allows(cost):
                 self._expected += cost
                 self.part("census", self._look, now)
             self.part("tensor judge", self._judge_tensors, now)
-        self._census.begin(now)
         self.part("graph judge", self._judge_graphs, now)
         if free or self._audit.running or self.in_doubt:
             self.part("audit", self._continue_audits, now)

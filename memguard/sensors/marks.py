@@ -45,13 +45,14 @@ class Cohorts:
     steps with survivors every second one of the older half is forgotten.
     """
 
-    __slots__ = ("_marks", "_max_steps", "_unmarked", "window")
+    __slots__ = ("_marks", "_max_steps", "_surveyed", "_unmarked", "window")
 
     def __init__(self, window: int, max_steps: int = MAX_STEPS) -> None:
         self.window = window
         self._max_steps = max_steps
         self._marks: dict[int, set[Mark]] = {}
         self._unmarked: dict[int, int] = {}
+        self._surveyed: int | None = None
 
     def admits(self, step: int) -> bool:
         """Whether one more object of `step` would be marked; a refusal is counted."""
@@ -89,8 +90,11 @@ class Cohorts:
     def survey(self, now: int) -> tuple[list[int], list[int]]:
         """(steps that have survivors, ages of those that died since the last survey).
 
-        Steps of which nothing is left are dropped; only ages beyond the window are told.
+        Steps of which nothing is left are dropped; only ages beyond the window are told. What died
+        between two surveys is taken to have died soon after the first, the least that is certain.
         """
+        since = now if self._surveyed is None else min(now, self._surveyed + 1)
+        self._surveyed = now
         births: list[int] = []
         deaths: list[int] = []
         marks = self._marks
@@ -101,8 +105,8 @@ class Cohorts:
             elif step < now:
                 del marks[step]
                 self._unmarked.pop(step, None)
-                if now - step > self.window:
-                    deaths.append(now - step)
+                if since - step > self.window:
+                    deaths.append(since - step)
         if len(marks) > self._max_steps:
             self._thin_out()
         return births, deaths
