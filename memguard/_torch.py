@@ -64,9 +64,15 @@ def is_attached(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and not tensor.is_leaf
 
 
-def grad_fn(tensor: torch.Tensor) -> Node | None:
-    """The tensor's node. Touches the node: see `MAX_TOUCHED` in sensors.canaries."""
-    return tensor.grad_fn
+def node_of(tensor: torch.Tensor) -> Node | None:
+    """The tensor's node; None also for a view whose base was changed in a forbidden way.
+
+    Touches the node: see `MAX_TOUCHED` in sensors.canaries.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def is_compiling() -> bool:

@@ -32,7 +32,9 @@ class Guard:
         self._process = os.getpid()
         self._closed = False
         self._on_close: Callable[[Guard], None] | None = None
-        self._loop = WatchedLoop(settings, self._react, self.close)
+        # Whether `memguard run` made it: then the program's own `close` is not the end.
+        self._is_process = False
+        self._loop = WatchedLoop(settings, self._react, self.finish)
 
     def step(self) -> None:
         """Say that one turn of the loop has ended; from now on only this call does.
@@ -80,6 +82,11 @@ class Guard:
 
         Writes the report file when one was asked for.
         """
+        if not self._is_process:
+            self.finish()
+
+    def finish(self) -> None:
+        """`close`, also for the guard of a whole process."""
         if self._closed:
             return
         self._closed = True
@@ -112,8 +119,11 @@ class Guard:
     ) -> None:
         """Put the hooks in; called once, by `watch` or `guard_process`."""
         self._on_close = on_close
+        self._is_process = process
         for problem in self.settings.problems:
-            print(f"memguard: {problem}", file=sys.stderr)
+            with contextlib.suppress(Exception):  # a closed stderr must not end the job
+                if sys.stderr is not None:
+                    print(f"memguard: {problem}", file=sys.stderr)
         self._loop.begin(process)
         self.adopt(modules, optimizers)
 

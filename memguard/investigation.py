@@ -26,6 +26,9 @@ from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.units import plural
 
+# Survivors without root that are told although no collection may tell whether it would free them.
+UNTOLD = 64
+
 # Survivors whose bytes are added up; more are extrapolated from these.
 MEASURED_BIRTHS = 64
 
@@ -65,7 +68,6 @@ class Investigator:
     Attributes:
         collected: whether a collection was made to tell cycles from what C++ holds; there is at
             most one in a guard's life.
-        freed: whether that collection freed the survivors.
     """
 
     def __init__(
@@ -84,14 +86,14 @@ class Investigator:
         self._own_tensors = own_tensors
         self._window = window
         self.collected = False
-        self.freed = False
-        self._freed_size = 0
+        # Cycles that the collection freed: bytes a step, by holder.
+        self._freed: dict[str, int] = {}
 
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
         survivors, device, each = self._measure(case)
         if case.kind == "tensor" and not worth_a_warning(
-            each * len(case.births), self._figures.max_growth(device), self._figures.limit(device)
+            each * self._count(case), self._figures.max_growth(device), self._figures.limit(device)
         ):
             survivors.clear()
             count = len(case.births)
@@ -119,6 +121,11 @@ class Investigator:
         self, case: Case, explanation: Explanation, size: int, device: str
     ) -> Outcome:
         """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
+        holder = _fingerprint(case.kind, (explanation.cycle,) if explanation.cycle else ())
+        if holder not in self._freed and self.collected and len(case.births) < UNTOLD:
+            # One collection is all there is; the collector's own may yet tell cycles from the rest.
+            until = 2 * len(case.births)
+            return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
             self.collected = True
             before = _storage_bytes()
@@ -126,21 +133,25 @@ class Investigator:
             collected_at = self._census.collected_at
             gc.collect()
             self._census.collected_at = collected_at
-            self.freed = len(self._births(case.kind)) <= alive // 2
-            if self.freed:
+            if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
-                self._freed_size = freed // max(1, len(case.births))
+                self._freed[holder] = freed // max(1, len(case.births))
         located = (explanation.cycle,) if explanation.cycle is not None else ()
         explanation = replace(explanation, located=explanation.located or located)
-        if self.freed:
-            return self._conclude(
-                replace(case, kind="cycle"), explanation, self._freed_size, device
-            )
+        if holder in self._freed:
+            cycle = replace(case, kind="cycle")
+            return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
         return self._conclude(case, Explanation(), 0, "cpu")
+
+    def _count(self, case: Case) -> int:
+        """Steps with survivors, those that the census has forgotten included."""
+        if case.kind != "tensor":
+            return len(case.births)
+        return sum(map(self._census.plain.stands_for, case.births))
 
     def _births(self, kind: str) -> list[int]:
         cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
@@ -150,9 +161,9 @@ class Investigator:
         first = explanation.located[0] if explanation.located else None
         release = first.statement.release if first and first.statement else None
         pending = first.statement.pending if first and first.statement else None
-        count = len(case.births)
+        count = self._count(case)
         nodes = explanation.weight.nodes if case.kind != "tensor" else 0
-        grown = growing.growth(case.births, case.now, self._window, nodes, size)
+        grown = growing.growth(case.births, count, case.now, nodes, size)
         per_step = grown.per_step.bytes + grown.per_step.nodes * growing.NODE_BYTES
         forecast = growing.forecast(
             self._figures.limit(device),
@@ -172,6 +183,7 @@ class Investigator:
                 grown.total.bytes,
                 size,
                 self._figures.max_growth(device),
+                self._figures.limit(device),
                 forecast.steps if forecast else None,
                 explanation.growing or not explanation.rooted,
                 case.kind == "cycle" and self._collector_idle(case, explanation),
@@ -186,7 +198,7 @@ class Investigator:
         finding = Finding(
             case.kind,
             severity,
-            _summary(case, self._window, ruling.bound),
+            _summary(case, count, ruling.bound),
             _fingerprint(case.kind, explanation.located),
             case.births[0],
             case.now,
@@ -313,9 +325,8 @@ def _where(located: Located) -> str:
     return words[place.kind]
 
 
-def _summary(case: Case, window: int, bound: int | None) -> str:
-    count = len(case.births)
-    pace = growing.rate_in_words(case.births, case.now, window)
+def _summary(case: Case, count: int, bound: int | None) -> str:
+    pace = growing.rate_in_words(case.births, count, case.now)
     if case.kind == "graph":
         owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
         summary = f"{owner} autograd graphs are still alive"

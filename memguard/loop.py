@@ -19,20 +19,29 @@ from memguard.records import Failure, Finding
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
-from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, oldest_step
+from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 
 _Result = TypeVar("_Result")
 
-# Steps between looks once watching is no longer free and nothing is in doubt. Whatever was born since
-# the last look and is still alive is met all the same.
+# Steps between looks once watching is no longer free and nothing is in doubt. Whatever was born
+# since the last look and is still alive is met all the same.
 LOOK_EVERY = 4
 
 # Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
 DATED_SELDOM = 32
+
+# With this many canaries alive no more are spent on audits; the rest is for the steps' own.
+MAX_AUDITED = 400
+
+# Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
+EXPLAINED_NODES = 2000
+
+# Without budget a step in so many still gets its canary, so that no loop is watched blindly.
+CANARY_ANYWAY = 8
 
 # Seconds from which an event is taken to have been interrupted by the kernel.
 INTERRUPTED = 5e-4
@@ -175,6 +184,10 @@ class WatchedLoop:
             self._leave(begun)
         self._beat(self.clock.gradient if is_gradient else self.clock.backward)
 
+    def on_failure(self, part: str, error: Exception) -> None:
+        """Something failed beside the loop's own events."""
+        self._note_failure(part, error)
+
     def on_all_gone(self) -> None:
         """What was watched has been collected: there is nothing left to watch."""
         self._all_gone()
@@ -222,9 +235,12 @@ class WatchedLoop:
         try:
             return work(*args)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"[:300]
-            self.failures[name] = Failure(name, text, self.clock.step)
+            self._note_failure(name, error)
             return None
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"[:300]
+        self.failures.setdefault(name, Failure(name, text, self.clock.step))
 
     # --- the step ---
 
@@ -287,7 +303,9 @@ class WatchedLoop:
             self.part("audit", self._continue_audits, now)
         self._sources.end_step()
         self.governor.end_step()
-        self._canary_due = self._may_touch() and self.governor.allows()
+        self._canary_due = self._may_touch() and (
+            self.governor.allows() or now % CANARY_ANYWAY == 0
+        )
 
     def _look(self, now: int) -> None:
         self._suspicions["tensor"].observe(now - 1)
@@ -307,16 +325,18 @@ class WatchedLoop:
 
     def _date(self, tensors: list[Any], now: int) -> None:
         """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
-        oldest, nodes = oldest_step(tensors, self.clock.step_of, now - MAX_REACH)
+        reached, nodes = steps_reached(tensors, self.clock.step_of, now - MAX_REACH)
         self._look_cost = nodes * SECONDS_PER_NODE
         self._expected += self._look_cost
-        opinion = self._suspicions["graph"].reach(Look(now, oldest))
+        self._canaries.looked(now - 1, nodes)
+        opinion = self._suspicions["graph"].reach(Look(now, reached))
         if opinion is not None:
             self._investigate("graph", now, opinion)
 
     def _continue_audits(self, now: int) -> None:
         """Audit the first steps, and steps under suspicion when the budget allows."""
-        wanted = self._may_touch() and (now < FREE_STEPS or self.in_doubt)
+        room = len(self._canaries.cohorts) < MAX_AUDITED
+        wanted = room and self._may_touch() and (now < FREE_STEPS or self.in_doubt)
         if self._audit.running:
             if now == 3:
                 self._learn_roots()
@@ -361,6 +381,8 @@ class WatchedLoop:
         evaluation = self._is_evaluation()
         case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting)
         outcome = self.part(f"{kind} explanation", self._investigator.investigate, case)
+        if kind == "graph":
+            self._canaries.looked(now - 1, EXPLAINED_NODES)
         if outcome is None:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
@@ -384,14 +406,16 @@ class WatchedLoop:
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
         finding = outcome.finding
-        if finding is None or ignored(finding, self._settings.ignore):
+        if finding is None:
+            return
+        if kind == "graph" and finding.severity == "leak":
+            # No more canaries on a chain that leaks, told or ignored: see canaries.MAX_TOUCHED.
+            self._graph_told = True
+            self._audit.rest()
+        if ignored(finding, self._settings.ignore):
             return
         known = self.findings.get(finding.fingerprint)
         self.findings[finding.fingerprint] = finding
-        if kind == "graph" and finding.severity == "leak":
-            # No more canaries on a chain that leaks: see canaries.MAX_TOUCHED.
-            self._graph_told = True
-            self._audit.rest()
         if known is None or (known.severity != "leak" and finding.severity == "leak"):
             self._to_tell.append(finding)
 

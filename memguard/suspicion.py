@@ -13,6 +13,9 @@ Watched = Literal["graph", "tensor"]
 # Steps of which it is remembered whether their births could be seen.
 OBSERVED = 256
 
+# Survivors beyond which their number is no measure of time any more; see sensors.marks.MAX_STEPS.
+MANY = 250
+
 # Survivors by which a told case must have grown before it is looked at again.
 CHECK_AGAIN = 10
 
@@ -24,7 +27,16 @@ class Suspicion:
         opinion: the judge's last word.
     """
 
-    __slots__ = ("_hold_until", "_looks", "_observed", "_patience", "_track", "opinion")
+    __slots__ = (
+        "_hold_step",
+        "_hold_until",
+        "_looks",
+        "_now",
+        "_observed",
+        "_patience",
+        "_track",
+        "opinion",
+    )
 
     def __init__(self, window: int, patience: int) -> None:
         self.opinion = Opinion("clean", "nothing seen yet")
@@ -33,6 +45,8 @@ class Suspicion:
         self._observed: deque[int] = deque(maxlen=OBSERVED)
         self._looks: deque[Look] = deque(maxlen=LOOKS)
         self._hold_until = 0
+        self._hold_step = 0
+        self._now = 0
 
     def observe(self, step: int) -> None:
         """The sensors could see what was born in `step`."""
@@ -41,6 +55,7 @@ class Suspicion:
 
     def survey(self, now: int, births: list[int], deaths: list[int]) -> Opinion | None:
         """Take a step's counts into account; the opinion when there is a case to investigate."""
+        self._now = now
         if len(births) < self._patience and not deaths:
             # Nearly every step of a healthy loop ends here.
             if self.opinion.state != "clean":
@@ -57,16 +72,20 @@ class Suspicion:
         """Take a dated look into account; the opinion when a chain is a case to investigate."""
         self._looks.append(look)
         window = self._track.window
-        if look.oldest is None or not keeps_reaching([*self._looks], window, self._patience):
+        if not keeps_reaching([*self._looks], window, self._patience):
             return None
-        births = tuple(range(look.oldest, look.step - window))
-        reason = f"live tensors reach back to step {look.oldest}, as they did {LOOKS} looks ago"
+        births = tuple(step for step in look.reached if step < look.step - window)
+        before = len(self._looks[0].reached)
+        reason = f"live tensors reach {len(look.reached)} steps, {before} some looks ago"
         return self._due(Opinion("confirmed", reason, births))
 
     def _due(self, opinion: Opinion) -> Opinion | None:
-        enough = len(opinion.births) >= self._hold_until
+        # So many that the sensors forget some: time decides instead of their number.
+        many = len(opinion.births) >= MANY and self._now >= self._hold_step
+        enough = len(opinion.births) >= self._hold_until or many
         return opinion if opinion.state == "confirmed" and enough else None
 
     def hold(self, survivors: int, until: int | None) -> None:
         """Leave the case alone until there are `until` survivors, or clearly more than now."""
         self._hold_until = until or survivors + max(CHECK_AGAIN, survivors // 4)
+        self._hold_step = self._now + max(CHECK_AGAIN, self._now // 4)

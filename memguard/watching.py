@@ -134,7 +134,7 @@ if hasattr(os, "register_at_fork"):
 
 def _close_all() -> None:
     for guard in _open_guards():
-        guard.close()
+        guard.finish()
 
 
 # Reports are written at the end of a run that never closes its guard.

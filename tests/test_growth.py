@@ -9,14 +9,14 @@ from memguard.judge.chains import Look, keeps_reaching
 
 def test_growth_each_step() -> None:
     """Survivors of every step: one a step, totals by count."""
-    grown = growth.growth([3, 4, 5, 6], now=9, window=2, nodes=10, size=100)
+    grown = growth.growth([3, 4, 5, 6], 4, now=9, nodes=10, size=100)
     assert (grown.per_step.graphs, grown.per_step.nodes, grown.per_step.bytes) == (1.0, 10, 100)
     assert (grown.total.graphs, grown.total.nodes, grown.total.bytes) == (4.0, 40, 400)
 
 
 def test_growth_every_fourth_step() -> None:
     """Rare survivors weigh a quarter a step."""
-    grown = growth.growth([0, 4, 8, 12], now=15, window=2, nodes=0, size=400)
+    grown = growth.growth([0, 4, 8, 12], 4, now=15, nodes=0, size=400)
     assert grown.per_step.bytes == 100
 
 
@@ -31,7 +31,7 @@ def test_growth_every_fourth_step() -> None:
 )
 def test_pace_in_words(births: list[int], words: str) -> None:
     """The pace is said as a person would."""
-    assert growth.rate_in_words(births, births[-1] + 3, 2) == words
+    assert growth.rate_in_words(births, len(births), births[-1] + 3) == words
 
 
 def test_forecast_divides_what_is_left() -> None:
@@ -53,22 +53,33 @@ def test_regular_births_are_certain() -> None:
     assert growth.spread([0, 1, 9, 10, 30]) > growth.LEAST_SPREAD
 
 
+def test_steps_that_are_stood_for_count() -> None:
+    """When some steps are forgotten, those that stand for them keep the pace right."""
+    assert growth.rate_in_words([0, 2, 4, 6, 8], 9, 11) == "one more each step"
+
+
+def look(step: int, oldest: int | None) -> Look:
+    """A look that reached every step from the oldest on."""
+    return Look(step, () if oldest is None else tuple(range(oldest, step)))
+
+
 def test_a_chain_reaches_ever_further_back() -> None:
-    """Looks that go on reaching the same old step are a chain."""
-    assert keeps_reaching([Look(8, 0), Look(12, 0), Look(16, 0)], window=2, patience=5)
+    """Looks that reach one step more with each step of the loop are a chain."""
+    assert keeps_reaching([look(8, 0), look(12, 0), look(16, 0)], window=2, patience=5)
 
 
 @pytest.mark.parametrize(
     "looks",
     [
-        [Look(8, 7), Look(12, 11), Look(16, 15)],
-        [Look(8, 0), Look(12, 8), Look(16, 12)],
-        [Look(8, 0), Look(12, 0)],
-        [Look(4, 0), Look(5, 0), Look(6, 0)],
-        [Look(8, None), Look(12, None), Look(16, None)],
-        [Look(8, 0), Look(12, 0), Look(16, None)],
+        [look(8, 7), look(12, 11), look(16, 15)],
+        [look(8, 0), look(12, 8), look(16, 12)],
+        [look(8, 0), look(12, 0)],
+        [look(4, 0), look(5, 0), look(6, 0)],
+        [look(8, None), look(12, None), look(16, None)],
+        [look(8, 0), look(12, 0), look(16, None)],
+        [Look(20, (0, 19)), Look(40, (0, 39)), Look(60, (0, 59))],
     ],
 )
-def test_windows_and_short_looks_are_no_chain(looks: list[Look]) -> None:
-    """What lets go now and then, or was seen too seldom, is no chain."""
+def test_windows_short_looks_and_one_old_graph_are_no_chain(looks: list[Look]) -> None:
+    """What lets go now and then, was seen too seldom, or is one graph used again is no chain."""
     assert not keeps_reaching(looks, window=2, patience=5)

@@ -17,7 +17,7 @@ from memguard.sensors import devices, host, marks
 from memguard.sensors.audit import Audit, below, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
-from memguard.sensors.dated import oldest_step
+from memguard.sensors.dated import steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.sensors.marks import Cohorts, Mark
 
@@ -302,9 +302,9 @@ def test_a_dated_look_finds_how_far_back_a_chain_reaches() -> None:
     def step_of(number: int) -> int:
         return sum(1 for n in numbers if n <= number) - 1
 
-    assert oldest_step([chain], step_of, -1)[0] == 0
-    assert oldest_step([chain], step_of, 3)[0] == 2
-    assert oldest_step([torch.ones(1)], step_of, 0) == (None, 0)
+    assert steps_reached([chain], step_of, 0)[0] == (0, 1, 2, 3, 4, 5)
+    assert steps_reached([chain], step_of, 3)[0] == (2, 3, 4, 5)
+    assert steps_reached([torch.ones(1)], step_of, 0) == ((), 0)
 
 
 # --- the governor ---

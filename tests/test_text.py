@@ -112,14 +112,14 @@ def test_a_limit_already_reached_is_said_plainly() -> None:
 
     told = text.render(replace(sample_reports.RUNNING_SUM, findings=(finding,)))
 
-    assert "  forecast  out of memory any moment now (1 GiB limit)" in told.splitlines()
+    assert "  forecast  memory is full any moment now (1 GiB limit)" in told.splitlines()
 
 
 def test_without_a_pace_the_forecast_counts_steps_only() -> None:
     """No time is invented when steps were not timed."""
     told = text.render(replace(sample_reports.RUNNING_SUM, clock={"seconds_per_step": None}))
 
-    assert "out of memory in about 240 steps (230 … 251; 8 GiB limit)" in told
+    assert "memory is full in about 240 steps (230 … 251; 8 GiB limit)" in told
 
 
 def test_a_holder_without_source_is_still_named() -> None:

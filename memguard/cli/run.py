@@ -201,7 +201,7 @@ class _Guarding:
                 exec("raise KeyboardInterrupt")
 
     def _close(self, guard: Guard) -> None:
-        guard.close()
+        guard.finish()
         if not self._told and sys.stderr is not None:
             from memguard.report.text import one_line
 

@@ -45,13 +45,47 @@ def callable_roots(roots: list[Any]) -> list[Any]:
 
 def has_parameters(module: Any) -> bool:
     """Whether the module or one below it has a parameter."""
-    return next(iter(module.parameters()), None) is not None
+    return bool(parameter_ids_of(module))
+
+
+def parameter_ids_of(module: Any) -> set[int]:
+    """Identities of the parameters of the module and all below it.
+
+    Read past its methods, which a user's class may have replaced.
+    """
+    found: set[int] = set()
+    pending, seen = [module], set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        parameters = _own(part, "_parameters")
+        found |= {id(parameter) for parameter in parameters if parameter is not None}
+        pending.extend(_children(part))
+    return found
+
+
+def identities_below(modules: list[Any]) -> set[int]:
+    """Identities of the modules and of all below them."""
+    found: set[int] = set()
+    pending = list(modules)
+    while pending:
+        module = pending.pop()
+        if id(module) not in found:
+            found.add(id(module))
+            pending.extend(_children(module))
+    return found
 
 
 def _children(module: Any) -> list[Any]:
-    # A module half way through its __init__ has no `_modules` yet.
-    children = module.__dict__.get("_modules") or {}
-    return [child for child in children.values() if child is not None]
+    return [child for child in _own(module, "_modules") if child is not None]
+
+
+def _own(module: Any, name: str) -> list[Any]:
+    # A module half way through its __init__ has no such dict yet.
+    values = module.__dict__.get(name)
+    return list(values.values()) if isinstance(values, dict) else []
 
 
 def parameter_ids(optimizer: Any) -> set[int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from memguard import _hooks, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
+
+_Result = TypeVar("_Result")
 
 
 class Listener(Protocol):
@@ -24,8 +27,15 @@ class Listener(Protocol):
     def on_backward(self, roots: Any, is_gradient: bool) -> None:
         """A backward pass ended, or gradients were computed by `torch.autograd.grad`."""
 
+    def on_failure(self, part: str, error: Exception) -> None:
+        """Something failed that the user's loop must not hear of."""
+
     def on_all_gone(self) -> None:
         """Every watched module and optimizer was collected."""
+
+
+def _nothing() -> None:
+    """The undo of what was never done."""
 
 
 class Sources:
@@ -45,6 +55,8 @@ class Sources:
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
         self._discovered = False
+        # Identities of the modules that the last discovery saw.
+        self._met: set[int] = set()
         self._undo_first_call: Undo | None = None
 
     # --- what is watched ---
@@ -70,16 +82,16 @@ class Sources:
 
     def discover(self) -> None:
         """Look through the heap for root modules and optimizers not yet known."""
-        self._stop_waiting()
         self._discovered = True
         modules, optimizers = discovery.find()
         for module in modules:
             if len(self._roots) < discovery.MAX_ROOTS:
                 self._add_root(module)
+        self._met = discovery.identities_below(modules)
         stepped: set[int] = set()
         for optimizer in optimizers:
             stepped |= discovery.parameter_ids(optimizer)
-        if any(id(p) in stepped for module in modules for p in module.parameters()):
+        if any(stepped & discovery.parameter_ids_of(module) for module in modules):
             self._clock.knows_optimizer()
 
     def roots(self) -> list[Any]:
@@ -128,10 +140,13 @@ class Sources:
         if known is not None and known() is module:
             # With no module that has parameters, any root gives the beat.
             beats = id(module) in self._beating or not self._beating
+            if beats:
+                self._stop_waiting()
             self._listener.on_forward(module, output, beats)
 
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._process == os.getpid() and self._is_watched(optimizer):
+        if self._process == os.getpid() and self._safely(self._is_watched, optimizer):
+            self._stop_waiting()
             self._stepped_now[id(optimizer)] = self._verdicts[id(optimizer)][0]
             self._listener.on_optimizer(optimizer)
 
@@ -155,23 +170,34 @@ class Sources:
         named = (discovery.parameter_ids(known) for known in self.optimizers())
         if any(stepped & parameters for parameters in named):
             return True
-        return any(id(p) in stepped for module in self.roots() for p in module.parameters())
+        return any(stepped & discovery.parameter_ids_of(module) for module in self.roots())
 
     def _went_backward(self, roots: Any, is_gradient: bool) -> None:
         if self._process == os.getpid():
             if not self._discovered:
-                self.discover()
+                self._safely(self.discover)
+            self._stop_waiting()
             self._listener.on_backward(roots, is_gradient)
 
     def _first_call(self, module: Any) -> None:
-        if self._process == os.getpid():
-            self.discover()
+        # A transform or a metric may be called long before the model exists: go on waiting until a
+        # module that can give a beat has been called.
+        if self._process == os.getpid() and id(module) not in self._met:
+            self._safely(self.discover)
+
+    def _safely(self, work: Callable[..., _Result], *args: Any) -> _Result | None:
+        """Do what looks into the user's objects; its failure is the listener's to note."""
+        try:
+            return work(*args)
+        except Exception as error:
+            self._listener.on_failure("discovery", error)
+            return None
 
     def _compiled(self, result: Any) -> None:
         # A compiled module warns of global hooks when it is called, so ours must be gone by then.
         self._stop_waiting()
         if _torch.is_module(result):
-            self._add_root(result)
+            self._safely(self._add_root, result)
 
     def _stop_waiting(self) -> None:
         undo, self._undo_first_call = self._undo_first_call, None
@@ -179,6 +205,11 @@ class Sources:
             undo()
 
     def _gone(self, reference: Any) -> None:
+        for key in [key for key, known in self._roots.items() if known is reference]:
+            del self._roots[key]
+            self._beating.discard(key)
+            # Its hook went with it, but the undo would be kept for ever.
+            self._root_undo.pop(key, _nothing)()
         watched = [*self._roots.values(), *self._optimizers.values()]
         if not self._everything and all(known() is None for known in watched):
             self._listener.on_all_gone()

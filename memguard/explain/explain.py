@@ -89,10 +89,10 @@ def _weigh(question: Question, carriers: graph.Carriers) -> graph.Weight:
     if old:
         weights = []
         for step in sorted(old)[-3:]:
-            nodes = [_torch.grad_fn(tensor) for tensor in carriers.old[step]]
+            nodes = [_torch.node_of(tensor) for tensor in carriers.old[step]]
             weights.append(graph.weigh(nodes, question.step_of, step, question.own_storages))
         return max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
-    nodes = [_torch.grad_fn(tensor) for tensor in carriers.young]
+    nodes = [_torch.node_of(tensor) for tensor in carriers.young]
     step = question.now - question.window - 1
     return graph.weigh(nodes, question.step_of, step, question.own_storages)
 
@@ -181,7 +181,7 @@ def _blame(located: Located, tensor: Any, crossings: set[str]) -> int:
     verb = located.statement.verb if located.statement is not None else ""
     score = CHAINED * _CHAINING.get(verb, 0)
     with _torch.without_overrides():
-        node = _torch.grad_fn(tensor)
+        node = _torch.node_of(tensor)
     if node is not None and str(node.name()) in crossings:
         score += 2
     if located.place.kind in ("attribute", "buffer", "class", "global"):

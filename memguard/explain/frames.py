@@ -167,9 +167,12 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
     values = frame.f_locals
     copy = dict(values)
     # References here: the frame's, ours, and the argument of getrefcount.
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED:
-        if sys.getrefcount(values) <= 3 and sys.gettrace() is None:
-            values.clear()
+    code = frame.f_code
+    if sys.version_info < (3, 13) and code.co_flags & _OPTIMIZED:
+        if sys.getrefcount(values) <= 3:
+            # Only the function's own names: what `exec` has added to them is found nowhere else.
+            for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+                values.pop(name, None)
     return copy
 
 

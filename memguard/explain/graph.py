@@ -11,7 +11,7 @@ from memguard._heap import family, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
 # sensors.canaries.MAX_TOUCHED. A chain as deep as this is still freed safely on an 8 MB stack.
-MAX_NODES = 4000
+MAX_NODES = 1000
 
 
 def live_tensors() -> list[Any]:
@@ -65,16 +65,15 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
 
 
 def _node_of(tensor: Any) -> Any:
-    try:
-        with _torch.without_overrides():
-            return _torch.grad_fn(tensor)
-    except RuntimeError:  # a view whose base was changed in a way autograd forbids
-        return None
+    with _torch.without_overrides():
+        return _torch.node_of(tensor)
 
 
 def _step(node: Any, step_of: Callable[[int], int]) -> int | None:
     number = _torch.node_sequence(node)
-    return None if number is None else step_of(number)
+    step = -1 if number is None else step_of(number)
+    # Numbers count by thread: one from before the first step may as well be another thread's.
+    return step if step >= 0 else None
 
 
 def _reaches_past(

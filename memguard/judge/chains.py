@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Looks in a row that must all reach back to the same or an older step.
+# Looks in a row over which the reach must grow.
 LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One dated look: at `step`, the oldest step whose nodes live tensors reach."""
+    """One dated look: at `step`, the steps whose nodes live tensors reach, oldest first."""
 
     step: int
-    oldest: int | None
+    reached: tuple[int, ...] = ()
 
 
 def keeps_reaching(looks: Sequence[Look], window: int, patience: int) -> bool:
-    """Whether the last looks reach ever further back, past the window and the patience.
+    """Whether the last looks reach ever more past steps, beyond the window and the patience.
 
-    A loop that lets go of its graphs reaches back a fixed number of steps; a chain reaches back
-    to the same step however far the loop has gone on.
+    A loop that lets go of its graphs reaches a fixed number of steps; one old graph that is used
+    again and again stays one step. A chain reaches one step more with each step of the loop.
     """
     recent = looks[-LOOKS:]
-    if len(recent) < LOOKS or recent[-1].oldest is None:
+    if len(recent) < LOOKS or not all(look.reached for look in recent):
         return False
+    first, last = recent[0], recent[-1]
+    passed = last.step - first.step
+    gained = len(last.reached) - len(first.reached)
     # The first look may fall into the first turns of the loop, where everything is young.
-    anchors = [look.oldest for look in recent]
-    if any(anchor is None or anchor > recent[0].step for anchor in anchors):
-        return False
-    return recent[-1].step - recent[-1].oldest > window + patience and anchors[-1] == min(
-        anchor for anchor in anchors if anchor is not None
-    )
+    anchored = all(look.reached[0] <= first.step for look in recent)
+    return anchored and len(last.reached) > window + patience and 2 * gained >= passed

@@ -14,12 +14,17 @@ NODE_BYTES = 640
 LEAST_SPREAD = 0.04
 
 
-def rate(births: Sequence[int], now: int, window: int) -> float:
-    """Share of the steps since the first survivor that left one: 1.0 is each step."""
-    if not births:
-        return 0.0
-    span = max(births[-1] - births[0], 1)
-    return min(1.0, (len(births) - 1) / span) if len(births) > 1 else 1.0 / max(1, now - births[0])
+def rate(births: Sequence[int], count: int, now: int) -> float:
+    """Share of the steps since the first survivor that left one: 1.0 is each step.
+
+    Args:
+        births: steps with survivors, oldest first.
+        count: how many steps these stand for.
+        now: steps ended.
+    """
+    if len(births) < 2:
+        return 1.0 / max(1, now - births[0]) if births else 0.0
+    return min(1.0, (count - 1) / max(births[-1] - births[0], 1))
 
 
 def spread(births: Sequence[int]) -> float:
@@ -32,10 +37,9 @@ def spread(births: Sequence[int]) -> float:
     return max(LEAST_SPREAD, float((variance / len(gaps)) ** 0.5 / mean))
 
 
-def growth(births: Sequence[int], now: int, window: int, nodes: int, size: int) -> Growth:
-    """Growth when each step's survivors weigh `nodes` nodes and `size` bytes."""
-    each = rate(births, now, window)
-    count = len(births)
+def growth(births: Sequence[int], count: int, now: int, nodes: int, size: int) -> Growth:
+    """Growth when each of `count` steps' survivors weighs `nodes` nodes and `size` bytes."""
+    each = rate(births, count, now)
     return Growth(
         Amount(round(each, 4), round(each * nodes), round(each * size)),
         Amount(float(count), count * nodes, count * size),
@@ -51,8 +55,7 @@ def forecast(limit: int, used: int, per_step: float, uncertainty: float) -> Fore
     return Forecast(int(left), int(left / (1 + share)), int(left / (1 - share)), limit)
 
 
-def rate_in_words(births: Sequence[int], now: int, window: int) -> str:
+def rate_in_words(births: Sequence[int], count: int, now: int) -> str:
     """`one more each step`, `one more every 4 steps`."""
-    each = rate(births, now, window)
-    every = round(1 / max(each, 1e-9))
+    every = round(1 / max(rate(births, count, now), 1e-9))
     return "one more each step" if every <= 1 else f"one more every {every:,} steps"

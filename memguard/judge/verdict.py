@@ -25,7 +25,7 @@ LIMIT_SLACK = 1.25
 BOUND_SLACK = 2.25
 
 # Growth that ends the job within this many steps is a leak whatever its size.
-NEAR = 100
+NEAR = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Evidence:
         retained: bytes kept so far.
         per_survivor: bytes each step's survivors keep.
         max_growth: retained bytes that make a warning a leak.
+        room: bytes there are for what is retained in all.
         steps_left: forecast; None when there is none.
         growing: whether something still adds to them.
         collector_idle: automatic collection is off and nothing else collects.
@@ -58,6 +59,7 @@ class Evidence:
     retained: int = 0
     per_survivor: int = 0
     max_growth: int = 1 << 62
+    room: int = 1 << 62
     steps_left: int | None = None
     growing: bool = True
     collector_idle: bool = False
@@ -105,7 +107,11 @@ def _rule_bounded(evidence: Evidence) -> Ruling | None:
         ceiling = int(bound * slack) + evidence.window + 2
         if evidence.survivors > ceiling:
             return None
-        if bound * evidence.per_survivor >= evidence.max_growth:
+        # Entries weigh at most what a step's survivors do; tensors up to their bound are healthy as
+        # long as there is room for them.
+        most = bound * evidence.per_survivor
+        fits = most < (evidence.max_growth if evidence.kind == "graph" else evidence.room)
+        if not fits:
             return None
         reason = f"the holder keeps at most {bound}"
         # Replay buffers and memory banks are healthy up to their bound; graphs in one rarely are.

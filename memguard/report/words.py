@@ -235,14 +235,14 @@ def forecast(told: Forecast | None, report: Report) -> str | None:
         return None
     limit = f"{format_bytes(told.limit)} limit"
     if told.steps <= 0:
-        return f"out of memory any moment now ({limit})"
+        return f"memory is full any moment now ({limit})"
     span = f"{format_count(told.low)} … {format_count(told.high)}; "
     between = span if told.low != told.high else ""
     pace = number(report.clock, "seconds_per_step")
     soon = ""
     if pace is not None and pace > 0:
         soon = f", {format_duration(min(told.steps, 10**12) * pace)} from now"
-    return f"out of memory in about {plural(told.steps, 'step')}{soon} ({between}{limit})"
+    return f"memory is full in about {plural(told.steps, 'step')}{soon} ({between}{limit})"
 
 
 def facts(report: Report, finding: Finding, *, with_total: bool) -> Facts:

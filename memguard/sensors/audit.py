@@ -15,7 +15,7 @@ from memguard._torch import Undo
 from memguard.sensors.canaries import Canaries, attached_outputs
 
 # Hooking costs about 3 microseconds a module and call; larger models are audited in part.
-MAX_MODULES = 2000
+MAX_MODULES = 400
 
 
 class Audit:

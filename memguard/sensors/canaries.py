@@ -54,7 +54,7 @@ class Canaries:
         for tensor in tensors:
             if self.full:
                 return
-            node = _torch.grad_fn(tensor)
+            node = _torch.node_of(tensor)
             if node is not None:
                 self._place(step, node, label)
 
@@ -130,9 +130,12 @@ def _nested(value: Any, depth: int, budget: list[int]) -> Iterator[Any]:
 
 def _items(value: Any, kind: type) -> Iterable[Any]:
     """Items of the containers models return: only real ones, so that no foreign code runs."""
-    if isinstance(value, tuple) or kind is list:
-        return tuple.__iter__(value) if isinstance(value, tuple) else value
-    if issubclass(kind, dict):  # also OrderedDict and the ModelOutput of transformers
+    lineage = type.__dict__["__mro__"].__get__(kind)
+    if kind is list:
+        return list(value[:MAX_OUTPUTS])
+    if tuple in lineage:
+        return tuple.__iter__(value)
+    if dict in lineage:  # also OrderedDict and the ModelOutput of transformers
         return list(dict.values(value))
     if dataclasses.is_dataclass(kind) or kind.__module__ == "torch.distributions":
         return list(getattr(value, "__dict__", {}).values())

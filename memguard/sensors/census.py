@@ -8,12 +8,14 @@ when the collector is about to move it on, see every tensor once (a full pass ov
 from __future__ import annotations
 
 import gc
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
 from memguard._heap import family, objects_of
-from memguard.sensors.marks import Cohorts, Mark
+from memguard.sensors.marks import Cohorts
 
 # With automatic collection off the youngest generation is all that was made since; beyond this
 # many objects it is looked at only as often as the budget allows (about 60 ns an object).
@@ -21,6 +23,9 @@ NANOSECONDS_PER_OBJECT = 60
 
 # Objects of ours that a look makes at the most before it is over.
 OWN_OBJECTS = 32
+
+# Attached tensors remembered until the next step's end; a loop that has ended must not gather them.
+MAX_FRESH = 256
 
 # Looks after which subclasses of Tensor that were defined meanwhile are asked for.
 REFRESH_TYPES = 16
@@ -60,7 +65,7 @@ class Census:
         self._may_look = may_look
         self._end_of_look = _EndOfLook()
         self._collecting = False
-        self._fresh: list[Mark] = []
+        self._fresh: deque[weakref.ref[Any]] = deque(maxlen=MAX_FRESH)
         self._step = 0
         self._installed = False
         self._looking = False
@@ -137,14 +142,14 @@ class Census:
             with _torch.without_overrides():
                 attached = _torch.is_attached(tensor)
         if attached:
-            self._fresh.append(Mark(tensor, _ignore))
+            self._fresh.append(weakref.ref(tensor))
         elif self.plain.admits(step):
             self.plain.add(step, tensor)
 
     def take_fresh(self) -> list[Any]:
         """The attached tensors met since the last call that are still alive."""
-        marks, self._fresh = self._fresh, []
-        alive = (mark() for mark in marks)
+        alive = [reference() for reference in self._fresh]
+        self._fresh.clear()
         return [tensor for tensor in alive if tensor is not None]
 
     def begin(self, step: int) -> None:
@@ -164,10 +169,6 @@ class Census:
                     self.collected_at = self._step
         except Exception:
             self._may_look = _never
-
-
-def _ignore(mark: Mark) -> None:
-    """Death notice of a tensor nobody counts."""
 
 
 def _never() -> bool:

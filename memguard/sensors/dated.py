@@ -22,34 +22,29 @@ MAX_REACH = 512
 SECONDS_PER_NODE = 3e-7
 
 
-def oldest_step(
-    tensors: Iterable[Any], step_of: Callable[[int], int], stop_before: int
-) -> tuple[int | None, int]:
-    """(oldest step reached, nodes looked at), stopping at the first node older than `stop_before`.
+def steps_reached(
+    tensors: Iterable[Any], step_of: Callable[[int], int], not_before: int
+) -> tuple[tuple[int, ...], int]:
+    """(steps reached, oldest first; nodes looked at).
 
     Args:
         tensors: live attached tensors.
-        step_of: dates a node by its creation number.
-        stop_before: a node made before this step ends the look.
+        step_of: dates a node by its creation number; negative when it cannot be told.
+        not_before: nodes made before this step are not followed any further.
     """
-    pending: list[Any] = []
-    for tensor in tensors:
-        node = _torch.grad_fn(tensor)
-        if node is not None:
-            pending.append(node)
+    pending = [node for tensor in tensors if (node := _torch.node_of(tensor)) is not None]
     seen: set[Any] = set()
-    oldest: int | None = None
+    steps: set[int] = set()
     while pending and len(seen) < MAX_NODES:
         node = pending.pop()
         if node in seen:
             continue
         seen.add(node)
         number = _torch.node_sequence(node)
-        if number is not None:
-            step = step_of(number)
-            if oldest is None or step < oldest:
-                oldest = step
-            if step < stop_before:
-                break
+        step = -1 if number is None else step_of(number)
+        if step >= 0:
+            steps.add(step)
+            if step < not_before:
+                continue
         pending.extend(_torch.next_nodes(node))
-    return oldest, len(seen)
+    return tuple(sorted(steps)), len(seen)

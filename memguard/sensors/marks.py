@@ -45,7 +45,7 @@ class Cohorts:
     steps with survivors every second one of the older half is forgotten.
     """
 
-    __slots__ = ("_marks", "_max_steps", "_surveyed", "_unmarked", "window")
+    __slots__ = ("_marks", "_max_steps", "_stands_for", "_surveyed", "_unmarked", "window")
 
     def __init__(self, window: int, max_steps: int = MAX_STEPS) -> None:
         self.window = window
@@ -53,6 +53,7 @@ class Cohorts:
         self._marks: dict[int, set[Mark]] = {}
         self._unmarked: dict[int, int] = {}
         self._surveyed: int | None = None
+        self._stands_for: dict[int, int] = {}
 
     def admits(self, step: int) -> bool:
         """Whether one more object of `step` would be marked; a refusal is counted."""
@@ -83,9 +84,22 @@ class Cohorts:
         return [step for step, cohort in self._marks.items() if cohort]
 
     def _thin_out(self) -> None:
-        for step in sorted(self._marks)[: self._max_steps // 2 : 2]:
-            del self._marks[step]
-            self._unmarked.pop(step, None)
+        kept = 0
+        for position, step in enumerate(sorted(self._marks)[: self._max_steps // 2]):
+            if position % 2 == 0:
+                kept = step
+                continue
+            self._stands_for[kept] = self.stands_for(kept) + self.stands_for(step)
+            self._drop(step)
+
+    def _drop(self, step: int) -> None:
+        del self._marks[step]
+        self._unmarked.pop(step, None)
+        self._stands_for.pop(step, None)
+
+    def stands_for(self, step: int) -> int:
+        """How many steps with survivors this one stands for, itself and those forgotten."""
+        return self._stands_for.get(step, 1)
 
     def survey(self, now: int) -> tuple[list[int], list[int]]:
         """(steps that have survivors, ages of those that died since the last survey).
@@ -103,8 +117,7 @@ class Cohorts:
             if marks[step]:
                 births.append(step)
             elif step < now:
-                del marks[step]
-                self._unmarked.pop(step, None)
+                self._drop(step)
                 if since - step > self.window:
                     deaths.append(since - step)
         if len(marks) > self._max_steps:
@@ -128,3 +141,4 @@ class Cohorts:
         """Forget all marks."""
         self._marks.clear()
         self._unmarked.clear()
+        self._stands_for.clear()
