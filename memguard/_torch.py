@@ -61,7 +61,10 @@ def without_overrides() -> AbstractContextManager[Any]:
 
 def is_attached(tensor: torch.Tensor) -> bool:
     """Whether the tensor hangs on an autograd graph; makes no wrapper for its node."""
-    return tensor.requires_grad and not tensor.is_leaf
+    try:
+        return tensor.requires_grad and not tensor.is_leaf
+    except RuntimeError:  # a view whose base was changed in a way autograd forbids
+        return False
 
 
 def node_of(tensor: torch.Tensor) -> Node | None:

@@ -52,7 +52,9 @@ class Run:
         marked: line numbers that end in `# grows`.
     """
 
-    def __init__(self, folder: Path, source: str, name: str = "train.py", watch: str = WATCH) -> None:
+    def __init__(
+        self, folder: Path, source: str, name: str = "train.py", watch: str = WATCH
+    ) -> None:
         text = PRELUDE + watch + textwrap.dedent(source)
         file = folder / name
         file.write_text(text)

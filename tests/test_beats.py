@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from memguard.clock.beats import EVALUATION_FLOOR, STRAY_FLOOR, Clock, Leader
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from programs import Run
 
 from memguard.investigation import ignored
 from memguard.records import Finding
-from programs import Run
 
 LEAK = """
 def fit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from memguard.judge import growth
 from memguard.judge.chains import Look, keeps_reaching
 

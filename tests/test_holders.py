@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from programs import Run
 
 # name of the case: (program, words of which one is in the holder's name or place, chain has)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from memguard.judge.survivors import CONFIRM, Survey, Track, advance
 
 WINDOW, PATIENCE = 2, 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from memguard.judge.verdict import (
     NEAR,
     PENDING_BOUND,

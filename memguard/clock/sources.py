@@ -127,6 +127,8 @@ class Sources:
         known = self._roots.get(key)
         if (known is not None and known() is module) or _torch.is_scripted(module):
             return
+        if "_forward_hooks" not in module.__dict__:  # half way through its __init__
+            return
         self._roots[key] = weakref.ref(module, self._gone)
         if discovery.has_parameters(module):
             self._beating.add(key)

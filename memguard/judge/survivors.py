@@ -60,7 +60,6 @@ class Track:
             return self.window
         return max(self.window, int(RELEASE_FACTOR * self.released) + 1)
 
-
     def relieved(self) -> Track:
         """The same memory without suspicion."""
         return replace(self, suspected=None, since=None)

@@ -137,7 +137,7 @@ class Census:
 
     def _meet(self, tensor: Any, step: int) -> None:
         if type(tensor) is _torch.Tensor:
-            attached = tensor.requires_grad and not tensor.is_leaf
+            attached = _torch.is_attached(tensor)
         else:
             with _torch.without_overrides():
                 attached = _torch.is_attached(tensor)
