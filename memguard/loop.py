@@ -87,7 +87,7 @@ class WatchedLoop:
             self._census,
             self.figures,
             self.clock.step_of,
-            self._own_tensors,
+            self._sources.own_tensors,
             settings.window,
         )
         self._suspicions: dict[Watched, Suspicion] = {
@@ -418,16 +418,3 @@ class WatchedLoop:
         self.findings[finding.fingerprint] = finding
         if known is None or (known.severity != "leak" and finding.severity == "leak"):
             self._to_tell.append(finding)
-
-    def _own_tensors(self) -> list[Any]:
-        """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""
-        found: list[Any] = []
-        for module in self._sources.roots():
-            found += [*module.parameters(), *module.buffers()]
-        for optimizer in self._sources.stepping_optimizers():
-            for group in getattr(optimizer, "param_groups", ()):
-                found += group["params"]
-            for state in list(getattr(optimizer, "state", {}).values()):
-                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
-        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
-        return found

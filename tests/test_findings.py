@@ -79,7 +79,7 @@ def test_activations_are_weighed(tmp_path: Path) -> None:
         """,
     )
     finding = run.report.findings[0]
-    # the input of each layer: 32 x 8 and 32 x 16 numbers, and the rectifier's result is the second's
+    # The input of each layer: 32 x 8 and 32 x 16 numbers; the rectifier's result is the second's.
     expected = 32 * 8 * 4 + 32 * 16 * 4
     assert finding.growth.per_step.bytes == expected
     assert finding.saved_bytes == expected * finding.growth.total.graphs

@@ -114,6 +114,19 @@ class Sources:
         alive = [reference() for reference in self._stepped.values()]
         return [optimizer for optimizer in alive if optimizer is not None]
 
+    def own_tensors(self) -> list[Any]:
+        """Parameters, buffers, gradients and optimizer state: what a step is expected to keep."""
+        found: list[Any] = []
+        for module in self.roots():
+            found += [*module.parameters(), *module.buffers()]
+        for optimizer in self.stepping_optimizers():
+            for group in getattr(optimizer, "param_groups", ()):
+                found += group["params"]
+            for state in list(getattr(optimizer, "state", {}).values()):
+                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
+        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
+        return found
+
     def end_step(self) -> None:
         """A step has ended: what stepped neither in it nor in the one before is left behind."""
         self._stepped_before, self._stepped_now = self._stepped_now, {}
