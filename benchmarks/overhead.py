@@ -311,7 +311,8 @@ def main() -> None:
         for event in events(objects, 1000):
             found.append({"objects": objects, **asdict(event)})
             print(
-                f"  {event.name:<28} {event.a_step:.3f} a step   tenth percentile {event.low:6.1f}   "
+                f"  {event.name:<28} {event.a_step:.3f} a step   "
+                f"tenth percentile {event.low:6.1f}   "
                 f"median {event.median:6.1f}   "
                 f"mean {event.mean:6.1f}   most {event.most:8.1f}",
                 flush=True,

@@ -8,7 +8,7 @@ from memguard.clock.beats import EVALUATION_FLOOR, STRAY_FLOOR, Clock, Leader
 
 
 def play(clock: Clock, events: str) -> list[bool]:
-    """Feed events by letter: F, G training and E evaluation forwards, B backward, O, P optimizers."""
+    """Feed events by letter: F, G training, E evaluation forwards, B backward, O, P optimizers."""
     tell = {
         "F": lambda: clock.forward(1, training=True),
         "G": lambda: clock.forward(2, training=True),

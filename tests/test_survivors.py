@@ -14,7 +14,7 @@ WINDOW, PATIENCE = 2, 5
 def run(
     lifetime: Callable[[int], int | None], steps: int, born: Callable[[int], bool] = lambda s: True
 ) -> list[str]:
-    """States after each step when what is born in step s lives `lifetime(s)` steps, None: always."""
+    """States after each step when what is born in step s lives `lifetime(s)` steps, None: ever."""
     track, states, alive = Track(WINDOW), [], {}
     for now in range(1, steps + 1):
         birth = now - 1
