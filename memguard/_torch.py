@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -54,8 +55,8 @@ def is_context(value: object) -> bool:
 
 
 def without_overrides() -> AbstractContextManager[Any]:
-    """Inside, reading a tensor subclass's attributes runs none of its `__torch_function__` code."""
-    guard = getattr(torch._C, "DisableTorchFunctionSubclass", None)  # seen in 2.0 to 2.13
+    """Inside, reading a tensor's attributes runs no subclass's and no mode's code."""
+    guard = getattr(torch._C, "DisableTorchFunction", None)  # seen in 1.7 to 2.13
     return cast("AbstractContextManager[Any]", guard()) if guard is not None else nullcontext()
 
 
@@ -166,10 +167,53 @@ def device_name(tensor: torch.Tensor) -> str:
     return str(tensor.device)
 
 
+class _OptimizerSteps:
+    """One entry of ours in torch's table of optimizer hooks, whoever listens.
+
+    torch walks its table while the hooks run, and a table that changes meanwhile, in whatever
+    thread, breaks the user's `step()`. So listeners come and go in a tuple of our own, and the
+    entry itself only when no step of ours is under way.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._listeners: tuple[Callable[[Any, Any, Any], None], ...] = ()
+        self._under_way = 0
+        self._handle: Any = None
+
+    def add(self, listener: Callable[[Any, Any, Any], None]) -> None:
+        """Begin to tell `listener` of every step."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+            if self._handle is None:
+                self._handle = register_optimizer_step_post_hook(self._stepped)
+
+    def discard(self, listener: Callable[[Any, Any, Any], None]) -> None:
+        """Tell `listener` no more; harmless when it was never told."""
+        with self._lock:
+            self._listeners = tuple(other for other in self._listeners if other != listener)
+            if not self._listeners and not self._under_way and self._handle is not None:
+                self._handle.remove()
+                self._handle = None
+
+    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        with self._lock:
+            self._under_way += 1
+        try:
+            for listener in self._listeners:
+                listener(optimizer, args, kwargs)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+
+_optimizer_steps = _OptimizerSteps()
+
+
 def on_every_optimizer_step(hook: Callable[[Any, Any, Any], None]) -> Undo:
     """Call `hook(optimizer, args, kwargs)` after each step of any optimizer; returns the undo."""
-    handle = register_optimizer_step_post_hook(hook)
-    return handle.remove
+    _optimizer_steps.add(hook)
+    return functools.partial(_optimizer_steps.discard, hook)
 
 
 def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
@@ -212,7 +256,31 @@ def _after_backward(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
             hook(args[0] if args else kwargs.get(first))
         return result
 
-    return _replace(torch.autograd, name, wrapper)
+    undo_builtin = _known_to_torchscript(original, wrapper)
+    undo_replacing = _replace(torch.autograd, name, wrapper)
+
+    def undo() -> None:
+        undo_replacing()
+        undo_builtin()
+
+    return undo
+
+
+def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
+    """TorchScript knows its builtins by identity: tell it the wrapper's as well."""
+    try:
+        read: Any = torch.jit._builtins._get_builtin_table  # seen in 1.0 to 2.13
+        table = read()
+        if id(original) in table:
+            table[id(wrapper)] = table[id(original)]
+            return functools.partial(table.pop, id(wrapper), None)
+    except Exception:  # scripts that compile these calls are rarer than versions without it
+        pass
+    return _nothing
+
+
+def _nothing() -> None:
+    """The undo of what was never done."""
 
 
 def on_every_compile(hook: Callable[[Any], None]) -> Undo:
@@ -242,6 +310,8 @@ def _replace(owner: Any, name: str, wrapper: Any) -> Undo:
 
 def is_unused_container(module: torch.nn.Module) -> bool:
     """Whether the module has no forward of its own (ModuleDict, ModuleList, a bare namespace)."""
+    if is_scripted(module):
+        return False
     unimplemented = getattr(torch.nn.modules.module, "_forward_unimplemented", None)
     return type(module).forward is unimplemented or isinstance(
         module, (torch.nn.ModuleDict, torch.nn.ModuleList)

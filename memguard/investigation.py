@@ -10,6 +10,7 @@ import gc
 import hashlib
 import linecache
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,6 +190,9 @@ class Investigator:
                 case.kind == "cycle" and self._collector_idle(case, explanation),
             )
         )
+        if ruling.action == "leak" and count < UNTOLD and _is_elsewhere(first):
+            # Another thread has steps of its own, which this loop's do not count.
+            ruling = Ruling("hold", "another thread holds them", UNTOLD)
         if ruling.action == "hold":
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
@@ -271,6 +275,13 @@ class Investigator:
         return tuple(names)[:3]
 
 
+def _is_elsewhere(located: Located | None) -> bool:
+    """Whether a function that runs in another thread holds it."""
+    if located is None or located.thread is None:
+        return False
+    return located.thread != threading.current_thread().name
+
+
 def _storage_bytes() -> int:
     with _torch.without_overrides():
         return sum(dict(_torch.storage_of(tensor) for tensor in live_tensors()).values())
@@ -302,6 +313,8 @@ def _name(located: Located) -> str:
     place = located.place
     if place.kind in ("ctx", "cycle", "hook"):
         return place.expression if place.kind != "hook" else place.name
+    if place.container == "Tensor" and place.path.startswith("["):
+        return f"{place.expression}{place.path}"  # a sum that is an entry of a dict
     return place.expression or place.name
 
 

@@ -160,7 +160,7 @@ class WatchedLoop:
                 if self._audit.running:
                     self._audit.called.add(id(module))
             if gives_beat:
-                ended = self.clock.forward(id(module), module.training)
+                ended = self.clock.forward(id(module), discovery.is_training(module))
                 if ended:
                     self._end_step()
         finally:
@@ -274,12 +274,10 @@ class WatchedLoop:
     def _place_canary(self, output: Any) -> None:
         step = self.clock.step
         self._suspicions["graph"].observe(step)
-        if type(output) is _torch.Tensor:
-            # The usual case, without the detours that subclasses and containers need.
-            self._canaries.place(step, (output,))
-            return
         with _torch.without_overrides():
-            self._canaries.place(step, attached_outputs(output))
+            # The usual case without the detours that containers need.
+            plain = type(output) is _torch.Tensor
+            self._canaries.place(step, (output,) if plain else attached_outputs(output))
 
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
@@ -336,7 +334,8 @@ class WatchedLoop:
     def _continue_audits(self, now: int) -> None:
         """Audit the first steps, and steps under suspicion when the budget allows."""
         room = len(self._canaries.cohorts) < MAX_AUDITED
-        wanted = room and self._may_touch() and (now < FREE_STEPS or self.in_doubt)
+        affordable = now < FREE_STEPS or (self.in_doubt and self.governor.allows())
+        wanted = room and affordable and self._may_touch()
         if self._audit.running:
             if now == 3:
                 self._learn_roots()
@@ -346,7 +345,7 @@ class WatchedLoop:
                 self._audit.rest()
             return
         # A compiled model compiles in its first call, and a hook that goes makes it compile again.
-        if wanted and now >= 2 and self.clock.forwards and self.governor.allows():
+        if wanted and now >= 2 and self.clock.forwards:
             self._audit.begin(self._sources.roots(), now)
             self.audits += self._audit.running
 
@@ -394,14 +393,14 @@ class WatchedLoop:
         if self.clock.beat != "forward" or self.clock.optimizer_known:
             return False
         self.part("discovery", self._sources.discover)
-        return self.clock.optimizer_known and any(m.training for m in self._sources.roots())
+        return self.clock.optimizer_known and any(map(discovery.is_training, self._sources.roots()))
 
     def _is_evaluation(self) -> bool:
         if self.clock.beat != "forward":
             return False
         roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
         trains = self.clock.backwards or self.clock.gradients
-        return not trains or not any(module.training for module in roots)
+        return not trains or not any(map(discovery.is_training, roots))
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
@@ -411,6 +410,7 @@ class WatchedLoop:
         if kind == "graph" and finding.severity == "leak":
             # No more canaries on a chain that leaks, told or ignored: see canaries.MAX_TOUCHED.
             self._graph_told = True
+            self._suspicions["graph"].settle()
             self._audit.rest()
         if ignored(finding, self._settings.ignore):
             return

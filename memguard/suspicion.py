@@ -85,6 +85,10 @@ class Suspicion:
         enough = len(opinion.births) >= self._hold_until or many
         return opinion if opinion.state == "confirmed" and enough else None
 
+    def settle(self) -> None:
+        """The case is told, or not to be told: it is in doubt no more."""
+        self.opinion = Opinion("clean", "settled")
+
     def hold(self, survivors: int, until: int | None) -> None:
         """Leave the case alone until there are `until` survivors, or clearly more than now."""
         self._hold_until = until or survivors + max(CHECK_AGAIN, survivors // 4)

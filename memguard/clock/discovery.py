@@ -48,6 +48,11 @@ def has_parameters(module: Any) -> bool:
     return bool(parameter_ids_of(module))
 
 
+def is_training(module: Any) -> bool:
+    """Whether the module is in training mode; read past properties its class may have."""
+    return bool(module.__dict__.get("training", True))
+
+
 def parameter_ids_of(module: Any) -> set[int]:
     """Identities of the parameters of the module and all below it.
 
@@ -93,5 +98,5 @@ def parameter_ids(optimizer: Any) -> set[int]:
     try:
         groups = optimizer.param_groups
         return {id(parameter) for group in groups for parameter in group["params"]}
-    except (AttributeError, KeyError, TypeError):
+    except Exception:  # a foreign optimizer may do anything
         return set()

@@ -123,7 +123,8 @@ class Sources:
             for group in getattr(optimizer, "param_groups", ()):
                 found += group["params"]
             for state in list(getattr(optimizer, "state", {}).values()):
-                found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
+                if isinstance(state, dict):  # some keep a step count beside the states
+                    found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
         found += [p.grad for p in found if p.is_leaf and p.grad is not None]
         return found
 

@@ -26,6 +26,7 @@ class Located:
 
     Attributes:
         survivors: steps whose survivors hang on it, estimated from the sample.
+        thread: name of the thread whose running function holds it; None for other roots.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
     """
 
@@ -36,6 +37,7 @@ class Located:
     type: str
     survivors: int
     limit: int | None = None
+    thread: str | None = None
 
 
 @dataclass(slots=True)
@@ -152,6 +154,7 @@ def locate(
         type(point).__name__,
         len(question.births),
         edges.size_limit(point),
+        naming.thread_of(steps[0], search),
     )
 
 

@@ -127,6 +127,13 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def thread_of(root: Step, search: Search) -> str | None:
+    """Name of the thread in whose frame the root is; None when it is no local variable."""
+    if root.edge.kind != "local":
+        return None
+    return search.frames.views[int(root.owner)].thread
+
+
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)

@@ -22,6 +22,9 @@ MAX_TOUCHED = 1000
 # and no more nodes than this have been touched by looks into graphs that are still alive.
 MAX_LOOKED = 8000
 
+# A step needs few: the rest is left for the steps to come.
+MAX_A_STEP = 16
+
 # Outputs are looked through this deep for tensors, and no wider than this.
 MAX_DEPTH = 4
 MAX_OUTPUTS = 64
@@ -40,13 +43,14 @@ class Canaries:
         full: whether no more nodes may be touched before some have died.
     """
 
-    __slots__ = ("_looked", "_room", "cohorts", "full")
+    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "cohorts", "full")
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
         self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
         self._room = MAX_TOUCHED
+        self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
 
     def place(self, step: int, tensors: Iterable[Any], label: str = "") -> None:
@@ -61,13 +65,20 @@ class Canaries:
     def _place(self, step: int, node: Any, label: str) -> None:
         metadata = _torch.node_metadata(node)
         # Two modules may return the same node; the first canary keeps its label.
-        if Canary in metadata:
+        if Canary in metadata or not (label or self._admits(step)):
             return
         canary = metadata[Canary] = Canary()
         self.cohorts.add(step, canary, label)
         self._room -= 1
         if self._room <= 0:
             self._weigh()
+
+    def _admits(self, step: int) -> bool:
+        """Whether the step may have one more canary beside those of an audit."""
+        if step != self._latest:
+            self._latest, self._in_latest = step, 0
+        self._in_latest += 1
+        return self._in_latest <= MAX_A_STEP
 
     def looked(self, step: int, nodes: int) -> None:
         """Count `nodes` that a look has touched, for as long as something of `step` is alive."""

@@ -136,11 +136,8 @@ class Census:
         )
 
     def _meet(self, tensor: Any, step: int) -> None:
-        if type(tensor) is _torch.Tensor:
+        with _torch.without_overrides():
             attached = _torch.is_attached(tensor)
-        else:
-            with _torch.without_overrides():
-                attached = _torch.is_attached(tensor)
         if attached:
             self._fresh.append(weakref.ref(tensor))
         elif self.plain.admits(step):
