@@ -138,6 +138,10 @@ class Investigator:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
         located = (explanation.cycle,) if explanation.cycle is not None else ()
+        nameless = not located and not explanation.located
+        if nameless and len(case.births) < UNTOLD and threading.active_count() > 1:
+            # They may be another thread's, which holds them where nobody can look.
+            return Outcome(None, Ruling("hold", "another thread may hold them", UNTOLD))
         explanation = replace(explanation, located=explanation.located or located)
         if holder in self._freed:
             cycle = replace(case, kind="cycle")

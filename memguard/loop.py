@@ -47,6 +47,10 @@ CANARY_ANYWAY = 8
 INTERRUPTED = 5e-4
 
 
+# Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
+_threads: dict[int, set[int]] = {}
+
+
 class WatchedLoop:
     """Hears of every event of the loop, senses and judges when a step ends, and keeps the findings.
 
@@ -120,6 +124,10 @@ class WatchedLoop:
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
         self._silent = True
+        for ident in [ident for ident, loops in list(_threads.items()) if id(self) in loops]:
+            _threads[ident].discard(id(self))
+            if not _threads[ident]:
+                _threads.pop(ident, None)
         self.part("audit removal", self._audit.end)
         self.part("hook removal", self._sources.remove)
         self.part("census removal", self._census.remove)
@@ -144,45 +152,21 @@ class WatchedLoop:
 
     def step(self) -> None:
         """The user says that a step has ended."""
-        self._beat(self.clock.manual)
+        self._hear(self.clock.manual)
 
     # --- events, in the user's threads ---
 
     def on_forward(self, module: Any, output: Any, gives_beat: bool) -> None:
         """A root module was called: its output carries the step's canary."""
-        begun = self._enter()
-        if not begun:
-            return
-        ended = False
-        try:
-            if self._canary_due:
-                self.part("canaries", self._place_canary, output)
-                if self._audit.running:
-                    self._audit.called.add(id(module))
-            if gives_beat:
-                ended = self.clock.forward(id(module), discovery.is_training(module))
-                if ended:
-                    self._end_step()
-        finally:
-            self._leave(begun)
-        if ended:
-            self._tell_findings()
+        self._hear(self._forward, module, output, gives_beat)
 
     def on_optimizer(self, optimizer: Any) -> None:
         """An optimizer stepped."""
-        self._beat(self.clock.optimizer, id(optimizer))
+        self._hear(self.clock.optimizer, id(optimizer))
 
     def on_backward(self, roots: Any, is_gradient: bool) -> None:
         """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
-        begun = self._enter()
-        if not begun:
-            return
-        try:
-            if self._canary_due:
-                self.part("canaries", self._place_canary, roots)
-        finally:
-            self._leave(begun)
-        self._beat(self.clock.gradient if is_gradient else self.clock.backward)
+        self._hear(self._backward, roots, is_gradient)
 
     def on_failure(self, part: str, error: Exception) -> None:
         """Something failed beside the loop's own events."""
@@ -192,18 +176,34 @@ class WatchedLoop:
         """What was watched has been collected: there is nothing left to watch."""
         self._all_gone()
 
-    def _beat(self, event: Callable[..., bool], *source: int) -> None:
-        """Let the clock hear of an event, and end the step when it says so."""
+    def _forward(self, module: Any, output: Any, gives_beat: bool) -> bool:
+        if self._canary_due:
+            self.part("canaries", self._place_canary, output)
+            if self._audit.running:
+                self._audit.called.add(id(module))
+        return gives_beat and self.clock.forward(id(module), discovery.is_training(module))
+
+    def _backward(self, roots: Any, is_gradient: bool) -> bool:
+        if self._canary_due:
+            self.part("canaries", self._place_canary, roots)
+        return self.clock.gradient() if is_gradient else self.clock.backward()
+
+    def _hear(self, event: Callable[..., bool], *args: Any) -> None:
+        """Take an event into account, and end the step when it says so.
+
+        Nothing but what is told afterwards may be raised into the user's loop.
+        """
         begun = self._enter()
         if not begun:
             return
         try:
-            ended = event(*source)
-            if ended:
+            if event(*args):
                 self._end_step()
+        except Exception as error:
+            self._note_failure("events", error)
         finally:
             self._leave(begun)
-        if ended:
+        if self._to_tell:
             self._tell_findings()
 
     def _enter(self) -> float:
@@ -246,9 +246,8 @@ class WatchedLoop:
 
     def _tell_findings(self) -> None:
         """Hand on what is new; outside the event, since telling may raise into the user's loop."""
-        if self._to_tell:
-            told, self._to_tell = self._to_tell, []
-            self._tell(told)
+        told, self._to_tell = self._to_tell, []
+        self._tell(told)
 
     def _take_census(self, judged: bool) -> None:
         """Meet what is new now, as the user's own moment (the edge of a pause) asks for it."""
@@ -309,7 +308,8 @@ class WatchedLoop:
         self._suspicions["tensor"].observe(now - 1)
         self._census.look(now - 1)
         fresh = self._census.take_fresh()
-        if fresh and self._may_touch():
+        _threads.setdefault(threading.get_ident(), set()).add(id(self))
+        if fresh and len(_threads) == 1 and self._may_touch():
             with _torch.without_overrides():
                 if self._may_date(now):
                     self.part("dated look", self._date, fresh, now)

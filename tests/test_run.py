@@ -406,7 +406,7 @@ class Guard:
         note("begins", settings.action, settings.window, settings.ignore, settings.problems)
     def report(self):
         return Report("clean", 12, clock={"beat": "optimizer"})
-    def close(self):
+    def finish(self):
         note("closes")
         if os.environ.get("FAIL") == "close":
             raise OSError("disk full")

@@ -10,7 +10,7 @@ from typing import Literal
 UNKNOWN_BOUND = 64
 
 # The loop will still go backward through what it holds (rollouts, long windows).
-PENDING_BOUND = 256
+PENDING_BOUND = 5000
 
 # More survivors needed when those counted were found to hang on something that has ended growing.
 STALLED = 3
