@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -327,11 +328,11 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 def compiled_frames() -> int:
     """How many frames dynamo has compiled in this process; 0 when it was never used."""
-    import sys
-
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return int(counters["frames"]["total"]) if counters is not None else 0
+    # Two counters, since a program may clear the first; seen in 2.4 to 2.13.
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    total = int(counters["frames"]["total"]) if counters is not None else 0
+    convert = sys.modules.get("torch._dynamo.convert_frame")
+    return total + int(getattr(convert, "FRAME_COUNTER", 0))
 
 
 def is_scripted(module: torch.nn.Module) -> bool:
