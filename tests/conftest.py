@@ -76,6 +76,12 @@ def no_residue() -> Iterator[None]:
     """Whatever a test did, memguard has let go of the process afterwards."""
     before, variables = residue(), _variables()
     yield
+    if "torch._dynamo" in sys.modules:
+        # What one test compiled must not keep the audits of the next ones at rest.
+        import torch._dynamo.utils
+
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
     left = [said for key, said in residue().items() if key not in before]
 
     assert not left, f"memguard left behind: {'; '.join(left)}"

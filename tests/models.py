@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -199,3 +200,28 @@ def evaluate(task: Task, model: nn.Module) -> list[float]:
 def hooks_of(model: nn.Module) -> int:
     """Forward hooks in a model and everything below it."""
     return sum(len(module._forward_hooks) for module in model.modules())
+
+
+class Watched:
+    """A model under a guard in its first steps, when every module carries a hook."""
+
+    def __init__(self, task: Task, steps: int = 5) -> None:
+        # Modules are not audited where compiled code was seen, were it that of another test.
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:
+            dynamo.reset()
+            dynamo.utils.counters.clear()
+        self._inputs = task.batch(0)[0]
+        self.model, self.optimizer = task.set_up()
+        self.guard: Guard = memguard.watch(self.model, self.optimizer)
+        for step in range(steps):
+            train_step(task, self.model, self.optimizer, step)
+
+    def outputs(self, model: nn.Module) -> Tensor:
+        """What a model computes in evaluation mode."""
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            outputs: Tensor = model(self._inputs)
+        model.train(was_training)
+        return outputs

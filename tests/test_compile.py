@@ -1,15 +1,16 @@
-"""torch.compile sees nothing of the guard: no graph break, no recompilation, the same results."""
+"""Compilers see nothing of the guard: no graph break, no recompilation, the same results."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from models import TASKS, Mlp
+from models import TASKS, Mlp, Watched, hooks_of, train_step
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -288,3 +289,93 @@ def test_a_leak_of_a_compiled_model_is_found() -> None:
             optimizer.step()
             kept.append(loss)
     assert len(kept) < STEPS
+
+
+# --- TorchScript ---
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    """A watched model, all of whose modules carry a hook of ours."""
+    found = Watched(MLP)
+    try:
+        assert hooks_of(found.model) > 5
+        yield found
+    finally:
+        found.guard.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_watched_model_is_scripted(watched: Watched) -> None:
+    """torch.jit.script compiles hooks; it is not shown ours."""
+    watched.model.eval()
+    before = [list(module._forward_hooks) for module in watched.model.modules()]
+    scripted = torch.jit.script(watched.model)
+
+    assert torch.equal(scripted(MLP.batch(0)[0]), watched.outputs(watched.model))
+    assert hooks_of(scripted) == 0
+    assert [list(module._forward_hooks) for module in watched.model.modules()] == before
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripting_still_refuses_what_it_would_refuse_unwatched(watched: Watched) -> None:
+    """A model that cannot be scripted fails in the same words, and stays watched."""
+    with pytest.raises(RuntimeError, match="builtin <built-in function eval>") as bare:
+        torch.jit.script(unscriptable())
+    model = unscriptable()
+    with memguard.watch(model):
+        with pytest.raises(RuntimeError) as caught:
+            torch.jit.script(model)
+
+        assert str(caught.value) == str(bare.value)
+        assert hooks_of(model) == 1
+
+
+def unscriptable() -> nn.Module:
+    """A model of a class of its own: TorchScript remembers those it failed at."""
+
+    class Unscriptable(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return eval("inputs + 1")  # type: ignore[no-any-return]
+
+    return Unscriptable()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_hook_of_the_users_own_is_scripted_as_ever(watched: Watched) -> None:
+    """Only ours are hidden, and each is back in its place in the order of hooks."""
+
+    def double(self: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        return output * 2
+
+    watched.model.eval()
+    before = watched.outputs(watched.model)
+    watched.model.register_forward_hook(double)
+    keys = list(watched.model._forward_hooks)
+    scripted = torch.jit.script(watched.model)
+
+    assert torch.equal(scripted(MLP.batch(0)[0]), before * 2)
+    assert list(watched.model._forward_hooks) == keys
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_copy_is_scripted_when_the_guard_is_long_gone(watched: Watched) -> None:
+    """A copy kept for later needs no guard to be clean."""
+    copied = copy.deepcopy(watched.model)
+    watched.guard.close()
+
+    assert torch.equal(torch.jit.script(copied.eval())(MLP.batch(0)[0]), watched.outputs(copied))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_is_watched_by_its_optimizer() -> None:
+    """TorchScript modules carry no Python hooks; their loop is watched all the same."""
+    model = torch.jit.script(MLP.set_up()[0])
+    optimizer = MLP.optimizer(model)
+    with memguard.watch(model, optimizer) as guard:
+        for step in range(20):
+            train_step(MLP, model, optimizer, step)
+
+        assert guard.report().step == 20
+        assert guard.report().verdict == "clean"
+        assert guard.report().failures == ()

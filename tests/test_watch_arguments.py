@@ -1,17 +1,19 @@
-"""What `memguard.watch` accepts, how it refuses, and how it is switched off."""
+"""What `memguard.watch` accepts and finds by itself, how it refuses, how it is switched off."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from conftest import residue
-from models import TASKS, hooks_of, train_step
+from models import TASKS, evaluate, hooks_of, train_step
 from torch import Tensor, nn
 
 import memguard
-from memguard import LeakWarning, SettingsError, UsageError
+from memguard import LeakError, LeakWarning, SettingsError, UsageError
+from memguard.guard import Guard
 
 MLP = TASKS[0]
 
@@ -186,3 +188,89 @@ def test_a_wrong_value_in_the_environment_is_one_line_and_nothing_more(
         assert guard.settings.window == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("memguard: MEMGUARD_WINDOW is 'many'; accepted:")
+
+
+# --- finding what was not named ---
+
+
+Watch = Callable[[nn.Module, torch.optim.Optimizer], Guard]
+
+NAMED: dict[str, Watch] = {
+    "both": lambda m, o: memguard.watch(m, o),
+    "lists": lambda m, o: memguard.watch([m], [o]),
+    "model": lambda m, o: memguard.watch(m),
+    "optimizer": lambda m, o: memguard.watch(o),
+    "none": lambda m, o: memguard.watch(m, None),
+    "dict": lambda m, o: memguard.watch(nn.ModuleDict({"a": m})),
+    "list": lambda m, o: memguard.watch(nn.ModuleList([m]), o),
+}
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_loop_is_watched_whichever_part_of_it_is_named(named: str) -> None:
+    """The optimizer of a named model is found by itself, and so is its leak."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    guard = NAMED[named](model, optimizer)
+    with guard, pytest.raises(LeakError) as caught:
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+
+    assert caught.value.report.clock["beat"] == "optimizer"
+    assert len(kept) <= 15
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_healthy_loop_is_clean_whichever_part_of_it_is_named(named: str) -> None:
+    """Each optimizer step is one step, evaluations between them are none.
+
+    Before the first step of an optimizer nobody named, a forward may have been taken for one.
+    """
+    model, optimizer = MLP.set_up()
+    with NAMED[named](model, optimizer) as guard:
+        for step in range(40):
+            train_step(MLP, model, optimizer, step)
+            if step % 10 == 9:
+                evaluate(MLP, model)
+
+        assert guard.report().step - 40 in ((0, 1) if named in ("model", "none", "dict") else (0,))
+        assert guard.report().verdict == "clean"
+        assert guard.report().failures == ()
+
+
+# --- the user's own clock ---
+
+
+def test_a_loop_without_model_says_itself_when_a_step_has_ended() -> None:
+    """`memguard.watch()` with `guard.step()` sees a leak of plain autograd code."""
+    weight = torch.ones(4, requires_grad=True)
+    total = torch.zeros(())
+    with memguard.watch() as guard, pytest.raises(LeakError) as caught:
+        for _ in range(60):
+            total = total + (weight * 2).sum()
+            guard.step()
+
+    assert caught.value.report.clock["beat"] == "manual"
+    assert caught.value.report.step < 60
+
+
+def test_after_the_users_word_nothing_else_ends_a_step() -> None:
+    """An optimizer that steps twice a turn does not count while `guard.step()` is called."""
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer) as guard:
+        for step in range(10):
+            guard.step()
+            train_step(MLP, model, optimizer, step)
+            train_step(MLP, model, optimizer, step)
+
+        assert guard.report().step == 10
+        assert guard.report().clock["optimizer_steps"] == 20
+
+
+def test_two_guards_without_objects_are_two() -> None:
+    """With nothing to tell them apart each call makes a guard."""
+    with memguard.watch() as first, memguard.watch() as second:
+        first.step()
+
+        assert first is not second
+        assert (first.report().step, second.report().step) == (1, 0)
