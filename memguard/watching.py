@@ -88,7 +88,11 @@ def watch(
     if settings.off:
         guard.abandon()
         return guard
-    guard.start(modules, optimizers, on_close=_forget)
+    try:
+        guard.start(modules, optimizers, on_close=_forget)
+    except BaseException:
+        guard.finish()  # half begun: what is in comes out again
+        raise
     _guards[key or (id(guard),)] = guard
     return guard
 
