@@ -277,10 +277,10 @@ def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
             return functools.partial(table.pop, id(wrapper), None)
     except Exception:  # scripts that compile these calls are rarer than versions without it
         pass
-    return _nothing
+    return nothing
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """The undo of what was never done."""
 
 

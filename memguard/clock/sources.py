@@ -34,10 +34,6 @@ class Listener(Protocol):
         """Every watched module and optimizer was collected."""
 
 
-def _nothing() -> None:
-    """The undo of what was never done."""
-
-
 class Sources:
     """The hooks of one guard; holds modules and optimizers weakly."""
 
@@ -225,7 +221,7 @@ class Sources:
             del self._roots[key]
             self._beating.discard(key)
             # Its hook went with it, but the undo would be kept for ever.
-            self._root_undo.pop(key, _nothing)()
+            self._root_undo.pop(key, _torch.nothing)()
         watched = [*self._roots.values(), *self._optimizers.values()]
         if not self._everything and all(known() is None for known in watched):
             self._listener.on_all_gone()

@@ -103,9 +103,7 @@ def _explain_tensors(question: Question, frames: Frames, stack: list[Spot]) -> E
     return result
 
 
-def sample(
-    survivors: dict[int, list[Any]], own: set[int] | None = None
-) -> tuple[list[Any], list[int]]:
+def sample(survivors: dict[int, list[Any]]) -> tuple[list[Any], list[int]]:
     """(targets, birth of each): some survivors of the oldest and of the newest births."""
     births = sorted(survivors)
     chosen = births if len(births) <= OLDEST + NEWEST else births[:OLDEST] + births[-NEWEST:]

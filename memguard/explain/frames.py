@@ -59,13 +59,11 @@ class FrameView:
         frame: the frame itself; dropped by `Frames.release`.
         thread: name of its thread.
         user: whether its code is the user's.
-        depth: 0 for the innermost frame of its thread.
     """
 
     frame: FrameType
     thread: str
     user: bool
-    depth: int
 
     @property
     def is_module_level(self) -> bool:
@@ -99,14 +97,12 @@ class Frames:
         return self
 
     def _add_thread(self, frame: FrameType | None, thread: str) -> None:
-        depth = 0
         while frame is not None:
             name = frame.f_code.co_filename
             if is_own_file(name):
                 self.own_ids.add(id(frame))
             else:
-                self._add(FrameView(frame, thread, is_user_file(name), depth))
-                depth += 1
+                self._add(FrameView(frame, thread, is_user_file(name)))
             frame = frame.f_back
 
     def _add(self, view: FrameView) -> None:
