@@ -30,6 +30,9 @@ _Result = TypeVar("_Result")
 # since the last look and is still alive is met all the same.
 LOOK_EVERY = 4
 
+# Up to this step the looks that are due are taken whatever the budget: some 20 microseconds a step.
+CLOSE_STEPS = 128
+
 # Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
 DATED_SELDOM = 32
@@ -291,7 +294,8 @@ class WatchedLoop:
             return
         if due:
             cost = self._census.expected_cost()
-            if self.governor.allows(cost):
+            # Rare births must be seen several times before fast steps have earned a look's cost.
+            if now <= CLOSE_STEPS or self.governor.allows(cost):
                 self._expected += cost
                 self.part("census", self._look, now)
             self.part("tensor judge", self._judge_tensors, now)
