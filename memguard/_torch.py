@@ -352,6 +352,3 @@ def rank() -> int:
         return distributed.get_rank()
     text = os.environ.get("RANK", "0")
     return int(text) if text.isdigit() else 0
-
-
-TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__))

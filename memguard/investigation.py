@@ -19,6 +19,7 @@ from memguard import _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.graph import attached_tensors, live_tensors
+from memguard.explain.wording import name_of, where_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
@@ -295,8 +296,8 @@ def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Hold
     place, statement, advice = located.place, located.statement, located.advice
     context = () if statement is None else statement.context
     return Holder(
-        name=_name(located),
-        where=_where(located),
+        name=name_of(place),
+        where=where_of(place),
         file=statement.file if statement is not None else place.file,
         line=statement.line if statement is not None else None,
         code=statement.code if statement is not None else None,
@@ -311,35 +312,6 @@ def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Hold
         alternative=advice.alternative,
         bound=ruling.bound,
     )
-
-
-def _name(located: Located) -> str:
-    place = located.place
-    if place.kind in ("ctx", "cycle", "hook"):
-        return place.expression if place.kind != "hook" else place.name
-    if place.container == "Tensor" and place.path.startswith("["):
-        return f"{place.expression}{place.path}"  # a sum that is an entry of a dict
-    return place.expression or place.name
-
-
-def _where(located: Located) -> str:
-    place = located.place
-    function = place.function or "<module>"
-    module = "this script" if place.module in (None, "__main__") else place.module
-    words = {
-        "local": f"local of {function}",
-        "global": f"global of {module}",
-        "attribute": f"attribute of {place.owner}",
-        "buffer": f"buffer of {place.owner}",
-        "class": f"class attribute of {place.owner}",
-        "closure": f"variable captured by {function}",
-        "default": f"default argument of {function}",
-        "hook": f"hook {function}, registered on {place.owner} again and again",
-        "cache": f"cache of {function}",
-        "ctx": f"ctx of {place.owner}",
-        "cycle": f"reference cycle through {place.owner}",
-    }
-    return words[place.kind]
 
 
 def _summary(case: Case, count: int, bound: int | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds
 from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
@@ -161,7 +161,7 @@ def locate(
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:
     """From one link of a linked list up to the variable that holds the list."""
     value = steps[position].value
-    if edges.is_container(value) or _torch.is_tensor_type(type(value)):
+    if edges.is_container(value) or _kinds.is_tensor_type(type(value)):
         return position
     while position > 0 and type(steps[position - 1].value) is type(value):
         position -= 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds
 from memguard.explain.frames import read_locals
 
 
@@ -76,6 +76,10 @@ def slots(value: Any) -> list[tuple[str, Any]]:
 
 def edge(parent: Any, child: Any) -> Edge:
     """How `parent` refers to `child`; an `internal` edge when it cannot be told."""
+    if _kinds.is_tensor_type(type(parent)):
+        found = _tensor(parent, child)
+        if found is not None:
+            return found
     for cls, tell in _TABLE:
         if isinstance_exact(parent, cls):
             found = tell(parent, child)
@@ -208,7 +212,7 @@ def attribute(parent: Any, name: str) -> Edge:
     """The edge for attribute `name` of an instance."""
     if name in _HOOK_DICTS:
         return Edge("hook", f".{name}", name)
-    if name in _MODULE_DICTS and _torch.is_module(parent):
+    if name in _MODULE_DICTS and _kinds.is_module(parent):
         return Edge(_MODULE_DICTS[name], "", "")
     return Edge("attribute", f".{name}", name)
 
@@ -232,7 +236,6 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (frozenset, _set),
     (dict, _mapping),
     (type, _class),
-    (_torch.Tensor, _tensor),
 )
 
 CONTAINERS: tuple[type, ...] = (list, tuple, collections.deque, set, frozenset, dict)

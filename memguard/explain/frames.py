@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds
 from memguard.explain.places import Spot
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH_FOLDER = _kinds.torch_folder()
 _LIBRARY_FOLDERS = tuple(
     os.path.abspath(path) + os.sep
     for path in {
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("platstdlib"),
-        _torch.TORCH_FOLDER,
+        _TORCH_FOLDER,
     }
     if path
 )
@@ -150,7 +151,8 @@ class Frames:
 
 
 def _INSTALLED_ANY(name: str) -> bool:
-    return any(mark in name for mark in _INSTALLED) and not name.startswith(_torch.TORCH_FOLDER)
+    is_torch = _TORCH_FOLDER is not None and name.startswith(_TORCH_FOLDER)
+    return any(mark in name for mark in _INSTALLED) and not is_torch
 
 
 def read_locals(frame: FrameType) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds
 from memguard.explain import edges
 from memguard.explain.edges import Edge, isinstance_exact, own_dict
 from memguard.explain.search import Search
@@ -100,7 +100,7 @@ def _module_dict_name(owner: Any, child: Any) -> str:
 
 
 def _is_ctx(value: Any) -> bool:
-    return _torch.is_context(value)
+    return _kinds.is_context(value)
 
 
 def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
@@ -137,9 +137,9 @@ def thread_of(root: Step, search: Search) -> str | None:
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)
-    if not _torch.is_tensor_type(cls):
+    if not _kinds.is_tensor_type(cls):
         return str(type.__getattribute__(cls, "__name__"))
-    with _torch.without_overrides():
+    with _kinds.without_overrides():
         dtype = str(value.dtype).removeprefix("torch.")
-        node = f" {value.grad_fn.name()}" if _torch.is_attached(value) else ""
+        node = f" {value.grad_fn.name()}" if _kinds.is_attached(value) else ""
         return f"{cls.__name__} {dtype} {list(value.shape)}{node}"

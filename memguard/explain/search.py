@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds
 from memguard.explain.edges import isinstance_exact, own_dict
 from memguard.explain.frames import Frames, is_own_file, is_user_file
 
@@ -107,7 +107,7 @@ class Search:
         """Whether the search ends here: a module's variables, a class, a running frame's local."""
         if id(item) in self._modules or isinstance_exact(item, (types.ModuleType, type)):
             return True
-        if self.level.get(id(item), 0) == 0 and not _torch.is_tensor_type(type(item)):
+        if self.level.get(id(item), 0) == 0 and not _kinds.is_tensor_type(type(item)):
             return False
         return any(self.frames.views[index].user for index, _ in self.frames.holding(item))
 

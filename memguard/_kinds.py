@@ -1,0 +1,78 @@
+"""What torch's objects are, asked without importing torch: where it is absent, nothing is one.
+
+Chains to plain Python objects are told without torch. What is loaded already is asked through
+`_torch`, the only door to it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+_door: Any = None
+
+
+def torch_door() -> Any:
+    """The module `memguard._torch` when torch is loaded; None when it is not, or not yet whole."""
+    global _door
+    if _door is None and _is_loaded():
+        try:
+            from memguard import _torch
+
+            _door = _torch
+        except (ImportError, AttributeError):  # something else that is called torch
+            return None
+    return _door
+
+
+def _is_loaded() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    return not getattr(getattr(torch, "__spec__", None), "_initializing", False)
+
+
+def is_tensor_type(cls: type) -> bool:
+    """Whether instances of `cls` are tensors; runs no code of the class."""
+    door = torch_door()
+    return door is not None and door.is_tensor_type(cls)
+
+
+def is_module(value: object) -> bool:
+    """Whether `value` is an nn.Module, judged by its real type."""
+    door = torch_door()
+    return door is not None and door.is_module(value)
+
+
+def is_context(value: object) -> bool:
+    """Whether `value` is the ctx of a custom autograd Function."""
+    door = torch_door()
+    return door is not None and door.is_context(value)
+
+
+def is_attached(tensor: Any) -> bool:
+    """Whether a tensor hangs on an autograd graph; makes no wrapper for its node."""
+    door = torch_door()
+    return door is not None and door.is_attached(tensor)
+
+
+def without_overrides() -> AbstractContextManager[Any]:
+    """Inside, reading a tensor's attributes runs no subclass's and no mode's code."""
+    door = torch_door()
+    return nullcontext() if door is None else door.without_overrides()
+
+
+def torch_folder() -> str | None:
+    """Where torch is installed; None where it is not."""
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    if file is None:
+        try:
+            spec = importlib.util.find_spec("torch")
+        except (ImportError, ValueError):
+            return None
+        file = spec.origin if spec is not None else None
+    return os.path.dirname(os.path.abspath(file)) if isinstance(file, str) else None
