@@ -1,6 +1,6 @@
 """memguard names the variable, line and chain that keep memory growing in a PyTorch job.
 
-Importing it loads neither torch nor anything else heavy: `watch` and `Guard` arrive when used.
+Importing it loads neither torch nor anything else heavy: what needs them arrives when used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from memguard.errors import (
 )
 
 if TYPE_CHECKING:
+    from memguard.alive import WhyAlive, why_alive
     from memguard.guard import Guard
     from memguard.records import Report
     from memguard.watching import watch
@@ -34,11 +35,19 @@ __all__ = [
     "ReportError",
     "SettingsError",
     "UsageError",
+    "WhyAlive",
     "__version__",
     "watch",
+    "why_alive",
 ]
 
-_LATE = {"Guard": "memguard.guard", "Report": "memguard.records", "watch": "memguard.watching"}
+_LATE = {
+    "Guard": "memguard.guard",
+    "Report": "memguard.records",
+    "WhyAlive": "memguard.alive",
+    "watch": "memguard.watching",
+    "why_alive": "memguard.alive",
+}
 
 # Hidden from type checkers, which would otherwise accept any attribute at all.
 if not TYPE_CHECKING:

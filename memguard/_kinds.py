@@ -53,6 +53,12 @@ def is_context(value: object) -> bool:
     return door is not None and door.is_context(value)
 
 
+def is_node(value: object) -> bool:
+    """Whether `value` is an autograd node, judged by its real type."""
+    door = torch_door()
+    return door is not None and door.is_node(value)
+
+
 def is_attached(tensor: Any) -> bool:
     """Whether a tensor hangs on an autograd graph; makes no wrapper for its node."""
     door = torch_door()

@@ -55,6 +55,11 @@ def is_context(value: object) -> bool:
     return torch.autograd.function.FunctionCtx in _mro(type(value))
 
 
+def is_node(value: object) -> bool:
+    """Whether `value` is an autograd node; built-in and custom ones have no class in common."""
+    return any("next_functions" in cls.__dict__ for cls in _mro(type(value)))
+
+
 def without_overrides() -> AbstractContextManager[Any]:
     """Inside, reading a tensor's attributes runs no subclass's and no mode's code."""
     guard = getattr(torch._C, "DisableTorchFunction", None)  # seen in 1.7 to 2.13
@@ -141,6 +146,22 @@ def saved_tensors(node: Node) -> Iterator[torch.Tensor]:
             data = getattr(one, "data", None)
             if data is not None and is_tensor_type(type(data)):
                 yield data
+
+
+def hidden_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor | None:
+    """The tensor's `grad` or `_base`, which C++ holds; None when it has none."""
+    try:
+        if name == "grad":
+            # Elsewhere reading it warns, and makes sense only where somebody asked to keep it.
+            return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+        return tensor._base if tensor._is_view() else None
+    except RuntimeError:  # inference tensors, or a base changed in a way autograd forbids
+        return None
+
+
+def leaf_of(node: Node) -> torch.Tensor | None:
+    """The leaf whose gradient the node accumulates; None for other nodes."""
+    return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
 
 
 def storage_of(tensor: torch.Tensor) -> tuple[int, int]:

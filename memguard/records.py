@@ -105,6 +105,34 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """One object and who keeps it alive, as `memguard.why_alive` found it.
+
+    Attributes:
+        type: the object as a chain shows it: `Tensor float32 [16, 96]`, `Trainer`.
+        holders: references that keep it, each with its chain; the user's own variables first.
+        also: further references, a line each.
+        others: references that are in neither.
+        cycles: chains by which it refers back to itself; only a collection undoes those.
+        complete: False when the search's budget ended before every chain had its root.
+        hidden: whether C++ may hold it as well, where nobody can look (tensors, autograd nodes).
+    """
+
+    type: str
+    holders: tuple[Holder, ...] = ()
+    also: tuple[str, ...] = ()
+    others: int = 0
+    cycles: tuple[tuple[str, ...], ...] = ()
+    complete: bool = True
+    hidden: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain dicts, lists, text and numbers, ready for `json.dumps`."""
+        plain: dict[str, Any] = _plain(self)
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of growth, with who holds it, what it costs and what to do.
 

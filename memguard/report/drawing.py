@@ -72,17 +72,25 @@ def statement_rows(holder: Holder) -> list[SourceRow]:
 
 def references(finding: Finding, holder: Holder) -> list[Reference]:
     """The chain from root to survivors: its suspect stretch marked, what it keeps at the end."""
-    entries = [clean(entry, _WIDEST) for entry in holder.chain]
+    drawn = chain(holder.chain, holder.name)
+    if not drawn:
+        return []
+    leaf = words.survivors(finding, holder)
+    return drawn if leaf is None or _is_leaf(drawn[-1].text) else [*drawn, Reference(leaf)]
+
+
+def chain(entries: Sequence[str], name: str) -> list[Reference]:
+    """A chain with the references from `name` on marked, its middle left out when it is long."""
+    entries = [clean(entry, _WIDEST) for entry in entries]
     if not entries:
         return []
-    suspect = _suspect_from(entries, holder.name)
-    drawn = [_reference(entry, holder.name, i - suspect) for i, entry in enumerate(entries)]
+    suspect = _suspect_from(entries, name)
+    drawn = [_reference(entry, name, i - suspect) for i, entry in enumerate(entries)]
     if len(drawn) > _MOST_REFERENCES:
         left_out = len(drawn) - _MOST_REFERENCES + 1
         gap = Reference(f"… {plural(left_out, 'reference')} left out")
         drawn = [*drawn[:_KEPT_FIRST], gap, *drawn[_KEPT_FIRST + left_out :]]
-    leaf = words.survivors(finding, holder)
-    return drawn if leaf is None or _is_leaf(entries[-1]) else [*drawn, Reference(leaf)]
+    return drawn
 
 
 def _suspect_from(entries: Sequence[str], name: str) -> int:

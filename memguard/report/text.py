@@ -31,7 +31,7 @@ _MOST_WHY = 2  # lines of a sentence in the short text
 
 
 @dataclass(frozen=True, slots=True)
-class _Paper:
+class Paper:
     """What text is written on: so many columns, coloured or not."""
 
     width: int
@@ -65,7 +65,7 @@ def render(report: Report, *, color: bool = False, width: int = _USUAL, short: b
         width: columns to wrap sentences at; source lines and paths are left whole. At least 40.
         short: only what fits a traceback: headline, statement, why, fix and when memory runs out.
     """
-    paper = _Paper(max(width, _NARROWEST), color)
+    paper = Paper(max(width, _NARROWEST), color)
     return "\n".join(_short(report, paper) if short else _full(report, paper))
 
 
@@ -118,7 +118,7 @@ def _terminal(stream: TextIO) -> tuple[bool, int]:
     return color, max(60, min(width, _WIDEST)) if is_terminal else _USUAL
 
 
-def _full(report: Report, paper: _Paper) -> list[str]:
+def _full(report: Report, paper: Paper) -> list[str]:
     if not report.findings:
         return [_headline(report, None, paper), *_closing(report, paper)]
     lines: list[str] = []
@@ -132,18 +132,18 @@ def _full(report: Report, paper: _Paper) -> list[str]:
     return [*lines, *_closing(report, paper)]
 
 
-def _headline(report: Report, finding: Finding | None, paper: _Paper) -> str:
+def _headline(report: Report, finding: Finding | None, paper: Paper) -> str:
     mood = words.mood(report, finding)
     return f"memguard: {paper.paint(mood, mood)}: {words.summary(report, finding)}"
 
 
-def _finding(report: Report, finding: Finding, paper: _Paper) -> list[str]:
+def _finding(report: Report, finding: Finding, paper: Paper) -> list[str]:
     lines = [_headline(report, finding, paper), ""]
     chain: list[str] = []
     if finding.holders:
         first = finding.holders[0]
         lines += _holder(finding, first, paper)
-        chain = _chain(drawing.references(finding, first), paper)
+        chain = tree(drawing.references(finding, first), paper)
     else:
         lines += _nobody(report, finding, paper)
     lines += ["", *chain, ""] if chain else [""]
@@ -153,18 +153,18 @@ def _finding(report: Report, finding: Finding, paper: _Paper) -> list[str]:
     return [*lines, *paper.labelled(facts, 2, _LABEL)]
 
 
-def _holder(finding: Finding, holder: Holder, paper: _Paper) -> list[str]:
+def _holder(finding: Finding, holder: Holder, paper: Paper) -> list[str]:
     rows = drawing.source_rows(holder)
     notes = [("who", words.who(finding, holder)), *words.notes(holder)]
     notes += words.remedies(finding, holder)
     return [
         "  " + paper.paint("place", words.place(holder)),
-        *_source(rows, paper),
+        *source(rows, paper),
         *paper.labelled(notes, _MARGIN, _gutter(rows)),
     ]
 
 
-def _nobody(report: Report, finding: Finding, paper: _Paper) -> list[str]:
+def _nobody(report: Report, finding: Finding, paper: Paper) -> list[str]:
     said = words.unheld(report, finding)
     lines = paper.labelled([("", said)], 2, 0) if said else []
     return lines + paper.labelled(words.remedies(finding, None), _MARGIN, _gutter([]))
@@ -175,7 +175,8 @@ def _gutter(rows: list[drawing.SourceRow]) -> int:
     return max([3, *(len(str(row.number)) for row in rows)]) + 2
 
 
-def _source(rows: list[drawing.SourceRow], paper: _Paper) -> list[str]:
+def source(rows: list[drawing.SourceRow], paper: Paper) -> list[str]:
+    """Source lines with their numbers, the holder's statement marked."""
     digits = max((len(str(row.number)) for row in rows), default=0)
     lines = []
     for row in rows:
@@ -188,7 +189,8 @@ def _source(rows: list[drawing.SourceRow], paper: _Paper) -> list[str]:
     return lines
 
 
-def _chain(chain: list[drawing.Reference], paper: _Paper) -> list[str]:
+def tree(chain: list[drawing.Reference], paper: Paper) -> list[str]:
+    """A chain drawn from its root down, the suspect stretch underlined."""
     lines = []
     for depth, reference in enumerate(chain):
         indent = "  " + "   " * max(depth - 1, 0) + ("└─ " if depth else "")
@@ -200,16 +202,16 @@ def _chain(chain: list[drawing.Reference], paper: _Paper) -> list[str]:
     return lines
 
 
-def _others(report: Report, findings: tuple[Finding, ...], paper: _Paper) -> list[str]:
+def _others(report: Report, findings: tuple[Finding, ...], paper: Paper) -> list[str]:
     said = [words.in_one_line(report, finding) for finding in findings]
     return paper.labelled(words.listed(said, "finding"), 2, _LABEL)
 
 
-def _closing(report: Report, paper: _Paper) -> list[str]:
+def _closing(report: Report, paper: Paper) -> list[str]:
     return paper.labelled(words.closing(report), 2, _LABEL)
 
 
-def _short(report: Report, paper: _Paper) -> list[str]:
+def _short(report: Report, paper: Paper) -> list[str]:
     """Headline first and bare: a traceback puts the exception's name before it."""
     if not report.findings:
         return [words.summary(report)]
@@ -221,7 +223,7 @@ def _short(report: Report, paper: _Paper) -> list[str]:
         rows = drawing.statement_rows(holder)
         who = [] if rows else [("who", words.who(finding, holder))]
         notes = [*who, *words.notes(holder), *words.remedies(finding, holder)]
-        lines += ["  " + words.place(holder), *_source(rows, paper)]
+        lines += ["  " + words.place(holder), *source(rows, paper)]
         lines += paper.labelled(_brief(notes, paper), _MARGIN, _gutter(rows))
     else:
         lines += _nobody(report, finding, paper)
@@ -233,7 +235,7 @@ def _short(report: Report, paper: _Paper) -> list[str]:
     return lines + _others(report, others, paper)
 
 
-def _brief(notes: words.Facts, paper: _Paper) -> words.Facts:
+def _brief(notes: words.Facts, paper: Paper) -> words.Facts:
     room = (paper.width - _MARGIN - 5) * _MOST_WHY
     return [
         (name, textwrap.shorten(said, room, placeholder=" …") if name == "why" else said)

@@ -1,0 +1,202 @@
+"""`why_alive`: who keeps an object alive, asked at once, in a script, a test or a notebook."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from memguard._heap import family, objects_of
+from memguard.errors import UsageError
+from memguard.explain.frames import Frames
+from memguard.explain.holders import Held, Holding, holders_of
+from memguard.explain.places import Place, Spot
+from memguard.explain.wording import name_of, where_of
+from memguard.records import CodeLine, Holder, Kept
+from memguard.report import chains, picture
+from memguard.report.clean import clean
+
+# Python's own flag of types whose instances the collector keeps in its lists.
+_HAVE_GC = 1 << 14
+# References beyond the limit that get a line each.
+_MOST_ALSO = 5
+# Values that Python makes once and shares among everybody.
+_SHARED = (type(None), bool, type(...), type(NotImplemented))
+_ATTRIBUTES = re.compile(r"(\.[^\W\d]\w*)+")
+_SMALL_INTEGERS = range(-5, 257)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WhyAlive:
+    """The answer of `why_alive`: prints as text, and holds records of text and numbers only.
+
+    Attributes:
+        subject: what was asked about: an object's type, or a class's name.
+        kept: one record an object: the object itself, or the instances looked at.
+        living: how many instances of the class are alive; None where an object was asked about.
+    """
+
+    subject: str
+    kept: tuple[Kept, ...]
+    living: int | None = None
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """The holders of all objects that were looked at, in the order of the text."""
+        return tuple(holder for one in self.kept for holder in one.holders)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain dicts, lists, text and numbers, ready for `json.dumps`."""
+        kept = [one.to_dict() for one in self.kept]
+        return {"subject": self.subject, "living": self.living, "kept": kept}
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draw the chains as a graph.
+
+        Args:
+            path: file to write: `.dot` or `.gv` (text, needs nothing), or `.svg`, `.png` or `.pdf`,
+                which Graphviz's program `dot` makes.
+
+        Raises:
+            UsageError: the name has another ending.
+            MemguardError: Graphviz is not there, or fails.
+            OSError: the file cannot be written.
+        """
+        picture.draw(self.kept, path)
+
+    def __str__(self) -> str:
+        return chains.render(self.subject, self.kept, self.living)
+
+    # At a prompt and in a notebook the bare call shows the text.
+    __repr__ = __str__
+
+
+def why_alive(obj: object, limit: int = 3) -> WhyAlive:
+    """Say who keeps an object alive, or some of the living instances of a class.
+
+        >>> memguard.why_alive(loss)
+        memguard: 2 references keep this Tensor float32 [] MeanBackward0 alive
+        ...
+
+    Args:
+        obj: any object; of a class, its living instances (subclasses' too) are asked about. The
+            variable that you hand over is a holder like any other, and told after the others.
+        limit: most chains told in full: to the object, or, for a class, one to each of so many
+            instances, from the oldest to the newest.
+
+    Returns:
+        An answer that prints as text and has the records in `kept` and `holders`. It keeps nothing
+        of what it looked at.
+
+    Raises:
+        UsageError: `obj` is something Python shares among everybody (None, True, a small number),
+            a class whose instances the collector does not know, or `limit` is no number above 0.
+
+    Costs a pass over the heap for each link of the longest chain: some 30 ms each for a million
+    objects.
+    """
+    most = _limit(limit)
+    if _is_class(obj):
+        return _of_class(obj, most)
+    if type(obj) in _SHARED or (type(obj) is int and obj in _SMALL_INTEGERS):
+        raise UsageError(
+            f"why_alive: obj is {obj!r}, which Python makes once, shares and never frees; "
+            "accepted: an object that your program made, or a class"
+        )
+    with Frames() as frames:
+        held = holders_of(obj, frames, frames.stack())
+    return WhyAlive(held.type, (_kept(held, most),))
+
+
+def _is_class(obj: object) -> bool:
+    """Whether `obj` is a class by its real type, whatever it says itself."""
+    return type in type.__dict__["__mro__"].__get__(type(obj))
+
+
+def _limit(limit: object) -> int:
+    try:
+        most = operator.index(limit)  # type: ignore[arg-type]
+    except TypeError:
+        most = 0
+    if isinstance(limit, bool) or most < 1:
+        raise UsageError(
+            f"why_alive: limit is {clean(repr(limit), 80)}; accepted: a whole number, 1 or more"
+        )
+    return most
+
+
+def _of_class(cls: Any, most: int) -> WhyAlive:
+    name = type.__dict__["__qualname__"].__get__(cls)
+    if not type.__dict__["__flags__"].__get__(cls) & _HAVE_GC:
+        raise UsageError(
+            f"why_alive: the collector keeps no list of {clean(name)} objects, so its instances "
+            "cannot be found; accepted: a class whose instances refer to others, or one object"
+        )
+    living = objects_of(family(cls))
+    count = len(living)
+    try:
+        with Frames() as frames:
+            stack = frames.stack()
+            kept = tuple(_instance(living, at, frames, stack) for at in _spread(count, most))
+    finally:
+        living.clear()
+    return WhyAlive(clean(name), kept, count)
+
+
+def _instance(living: list[Any], at: int, frames: Frames, stack: list[Spot]) -> Kept:
+    return _kept(holders_of(living[at], frames, stack, [living]), 1)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Positions of so many out of `count`, evenly from first to last."""
+    if count <= most or most == 1:
+        return list(range(min(count, most)))
+    return [round(index * (count - 1) / (most - 1)) for index in range(most)]
+
+
+def _kept(held: Held, most: int) -> Kept:
+    rooted = [holding for holding in held.holdings if not holding.cycle]
+    cycles = tuple(holding.chain for holding in held.holdings if holding.cycle)
+    told, rest = rooted[:most], rooted[most:]
+    return Kept(
+        held.type,
+        tuple(map(_holder, told)),
+        tuple(map(_in_one_line, rest[:_MOST_ALSO])),
+        len(rest[_MOST_ALSO:]) + held.others,
+        cycles[:most],
+        held.complete,
+        held.hidden,
+    )
+
+
+def _holder(holding: Holding) -> Holder:
+    place, statement = holding.place, holding.statement
+    if place is None:
+        where = "held by nothing that Python shows" if not holding.rooted else ""
+        return Holder(holding.type, where, type=holding.type, chain=holding.chain)
+    context = statement.context if statement is not None else ()
+    return Holder(
+        name=_name(place),
+        where=where_of(place),
+        file=statement.file if statement is not None else place.file,
+        line=statement.line if statement is not None else None,
+        code=statement.code if statement is not None else None,
+        type=holding.type,
+        chain=holding.chain,
+        function=statement.function if statement is not None else place.function,
+        context=tuple(CodeLine(line, text) for line, text in context),
+    )
+
+
+def _name(place: Place) -> str:
+    """The name, with a library object's attributes that lead on: `net.lin.weight`."""
+    onwards = place.path if _ATTRIBUTES.fullmatch(place.path) else ""
+    return name_of(place) + onwards
+
+
+def _in_one_line(holding: Holding) -> str:
+    if holding.place is None:
+        return "; ".join(holding.chain[-2:])
+    return f"{_name(holding.place)}, {where_of(holding.place)}"

@@ -1,0 +1,305 @@
+"""Every reference that keeps one object alive, each with the chain that leads to it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memguard.explain import naming, paths, placing
+from memguard.explain.edges import Edge
+from memguard.explain.frames import Frames
+from memguard.explain.naming import Step
+from memguard.explain.places import Place, Spot, Statement
+from memguard.explain.search import Search
+from memguard.explain.source import find_statement
+from memguard.explain.through_torch import carriers_of, may_be_hidden
+
+# Direct referrers that are followed up; of more it is only said how many there are.
+MAX_DIRECT = 32
+# Objects of one level that are followed: a heap pass compares every reference with each of them.
+MAX_WIDTH = 32
+# Objects looked at below the object itself, to tell its own parts from its holders.
+MAX_BELOW = 20_000
+
+
+# Verbs of the statements that give a name its value, by kind of place.
+_BINDING = frozenset(("assign", "accumulate", "carry", "define"))
+_SETTING = {kind: frozenset(("attribute", "define")) for kind in ("attribute", "class", "buffer")}
+_SETTING |= {kind: _BINDING | {"register", "attribute"} for kind in ("hook", "cache", "ctx")}
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One reference that keeps the object alive; text and numbers only.
+
+    Attributes:
+        chain: from a root down to the object, one reference a line.
+        place: the variable a user knows it by; None when nothing on the chain has a name.
+        statement: the user's statement that puts it there, when the source tells.
+        type: type of what holds it.
+        direct: whether a running function's variable is the object itself.
+        rooted: whether the chain begins at something that lives by itself.
+        cycle: whether it is one of the object's own parts that refers back.
+    """
+
+    chain: tuple[str, ...]
+    place: Place | None = None
+    statement: Statement | None = None
+    type: str = ""
+    direct: bool = False
+    rooted: bool = True
+    cycle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One object and what keeps it alive; text and numbers only.
+
+    Attributes:
+        type: the object as a chain shows it: `Tensor float32 [16, 96]`, `Trainer`.
+        holdings: the references found, those of the user's own variables first.
+        others: references that were found and not followed.
+        complete: False when a budget ended the search before every chain had its root.
+        hidden: whether C++ may hold it where nobody can look.
+    """
+
+    type: str
+    holdings: tuple[Holding, ...] = ()
+    others: int = 0
+    complete: bool = True
+    hidden: bool = False
+
+
+@dataclass(slots=True)
+class _Line:
+    """A chain that was found, not yet put into words."""
+
+    steps: list[Step]
+    search: Search
+    rank: tuple[bool | int | str, ...]
+    direct: bool = False
+    rooted: bool = True
+    cycle: bool = False
+
+
+class _Upward(Search):
+    """A search that follows each target only until it has a root of the user's."""
+
+    def _expand(self, frontier: list[Any], level: int) -> list[Any]:
+        settled = self._rooted_by_user()
+        still = [item for item in frontier if self.below.get(id(item), 0) & ~settled]
+        if len(still) > MAX_WIDTH:
+            self.complete = False
+            del still[MAX_WIDTH:]
+        self._own |= {id(frontier), id(still)}
+        following = super()._expand(still, level)
+        still.clear()
+        return following
+
+    def direct(self, target: Any) -> list[Any]:
+        """The objects that refer to `target`, which the search will not go through."""
+        self._own.add(id(target))
+        # Up to Python 3.10 running frames are referrers; their variables are told as such.
+        self._own |= {id(view.frame) for view in self.frames.views}
+        found = gc.get_referrers(target)
+        kept = [item for item in found if id(item) not in self._own and not self._is_ours(item)]
+        self._own |= {id(found), id(kept)}
+        found.clear()
+        return kept
+
+
+def holders_of(
+    target: Any, frames: Frames, stack: Sequence[Spot], own: Iterable[object] = ()
+) -> Held:
+    """Who keeps `target` alive; keeps nothing of what it looked at.
+
+    Args:
+        target: any object.
+        frames: the frames of all threads.
+        stack: the user's frames of this thread, innermost first.
+        own: containers of the caller's that refer to `target` for the sake of asking.
+
+    Costs a pass over the heap for each reference of the longest chain, about 30 ms for a million
+    objects.
+    """
+    search = _Upward(frames, own)
+    hidden = may_be_hidden(target)
+    direct = search.direct(target)
+    others = max(0, len(direct) - MAX_DIRECT)
+    direct.sort(key=lambda item: not search.is_root(item))
+    del direct[MAX_DIRECT:]
+    carriers = carriers_of([target]) if hidden else []
+    starts = list({id(item): item for item in (*direct, *(c.tensor for c in carriers))}.values())
+    search.run(starts)
+    searches: list[Search] = [search]
+    try:
+        lines = _locals(target, search)
+        parts = _own_parts(target, search, direct)
+        if _refers_to_itself(target):
+            lines.append(_cycle([target, target], search))
+        for holder in direct:
+            lines.append(_line(search, holder, target, parts) or _through(searches, holder, target))
+        for carrier in carriers:
+            steps = naming.readable(paths.path_to_root(search, id(carrier.tensor)), search)
+            steps.append(Step(Edge("graph", carrier.text), carrier.tensor, target))
+            lines.append(_ranked(steps, search))
+        lines.sort(key=lambda line: line.rank)
+        holdings = [_told(line, stack) for line in lines]
+        return Held(
+            naming.type_text(target), tuple(_once(holdings)), others, search.complete, hidden
+        )
+    finally:
+        for one in searches:
+            one.release()
+        for found in (direct, starts, carriers, lines):
+            found.clear()
+
+
+def _refers_to_itself(item: Any) -> bool:
+    # A function of its own: a variable that the expression captures would be one more reference.
+    return any(child is item for child in gc.get_referents(item))
+
+
+def _locals(target: Any, search: Search) -> list[_Line]:
+    """The variables of running functions that are the object itself."""
+    lines = []
+    for index, name in search.frames.holding(target):
+        steps = [Step(Edge("local", name, name), index, target)]
+        line = _ranked(steps, search)
+        line.direct = True
+        lines.append(line)
+    return lines
+
+
+def _own_parts(target: Any, search: Search, direct: list[Any]) -> dict[int, list[Any]]:
+    """By identity of the object's referrers that nobody else holds, the way down to each."""
+    rooted = search.has_root()
+    wanted = {id(item) for item in direct if not search.below.get(id(item), 0) & rooted}
+    came_from: dict[int, tuple[Any, int]] = {id(target): (target, 0)}
+    frontier, looked = [target], 0
+    found: dict[int, list[Any]] = {}
+    while frontier and len(found) < len(wanted) and looked < MAX_BELOW:
+        following: list[Any] = []
+        for item in frontier:
+            for child in gc.get_referents(item):
+                if id(child) in came_from or search.is_root(child) or not gc.is_tracked(child):
+                    continue
+                looked += 1
+                came_from[id(child)] = child, id(item)
+                following.append(child)
+                if id(child) in wanted:
+                    found[id(child)] = _way(came_from, id(child))
+        frontier = following
+    came_from.clear()
+    frontier.clear()
+    return found
+
+
+def _way(came_from: dict[int, tuple[Any, int]], at: int) -> list[Any]:
+    way: list[Any] = []
+    while at:
+        item, at = came_from[at]
+        way.append(item)
+    return way[::-1]
+
+
+def _line(search: Search, holder: Any, target: Any, parts: dict[int, list[Any]]) -> _Line | None:
+    """The chain through one direct referrer; None when it has no root that Python shows."""
+    if id(holder) in parts:
+        return _cycle([*parts[id(holder)], target], search)
+    path = paths.path_to_root(search, id(holder))
+    line = _ranked(naming.readable([*path, target], search), search)
+    line.rooted = bool(search.below.get(id(holder), 0) & search.has_root())
+    return line if line.rooted or not may_be_hidden(path[0]) else None
+
+
+def _cycle(way: list[Any], search: Search) -> _Line:
+    """The way from the object back to itself."""
+    steps = naming.readable(way, search)
+    steps[0] = Step(Edge("itself", "itself"), None, way[0])
+    return _Line(steps, search, (3, False, *_spelled(steps)), rooted=False, cycle=True)
+
+
+def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
+    """The chain through a referrer that hangs on a node or tensor which only C++ refers to."""
+    first = searches[0]
+    path = paths.path_to_root(first, id(holder))
+    carriers = carriers_of([path[0]])[:1]
+    steps = naming.readable([*path, target], first)
+    search = _Upward(first.frames, [carriers])
+    searches.append(search)
+    above: list[Step] = []
+    if carriers:
+        tensor = carriers[0].tensor
+        search.run([tensor])
+        above = naming.readable(paths.path_to_root(search, id(tensor)), search)
+        above.append(Step(Edge("graph", carriers[0].text), tensor, path[0]))
+        steps = [*above, *steps[1:]]
+    carriers.clear()
+    line = _ranked(steps, search if above else first)
+    line.rooted = bool(above)
+    return line
+
+
+def _ranked(steps: list[Step], search: Search) -> _Line:
+    """The chain with its place in the order of telling.
+
+    The user's variables that hold it through something come first, then the running functions'
+    variables that are the object itself, as the one asking knows of those; then what libraries
+    hold. What a graph holds comes after what a variable holds. With equal claims the shorter
+    chain, then the words decide.
+    """
+    root = steps[0]
+    if root.edge.kind == "local":
+        user = search.frames.views[int(root.owner)].user
+    elif root.edge.kind == "global":
+        user = any(
+            search.root_module(item) == root.owner and search.is_user_root(item)
+            for item in list(search.objects.values())
+        )
+    else:
+        user = root.edge.kind == "type" and search.is_user_root(root.value)
+    group = 2 if not user else 1 if len(steps) == 1 and root.edge.kind == "local" else 0
+    through_graph = steps[-1].edge.kind == "graph"
+    return _Line(steps, search, (group, through_graph, *_spelled(steps)))
+
+
+def _spelled(steps: Sequence[Step]) -> tuple[int, str]:
+    return len(steps), "".join(step.edge.text for step in steps)
+
+
+def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
+    steps, search = line.steps, line.search
+    chain = naming.chain_text(steps, search)
+    if line.cycle:
+        chain = (f"itself: {naming.type_text(steps[0].value)}", *chain[1:])
+    # The container is what a user wrote a statement about; a plain variable is its own.
+    position = len(steps) - 1
+    if position > 0 and steps[-1].edge.kind in ("item", "key", "graph", "internal"):
+        position -= 1
+    place = None if line.cycle else placing.place_of(steps, position, search)
+    statement = None
+    if place is not None and not line.direct:
+        statement = _statement(place, stack)
+    if place is not None and statement is not None and position == len(steps) - 1:
+        # The object itself under a name: what sets the name is meant, not what the object gathers.
+        statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
+    kind = type(steps[position].value).__name__
+    return Holding(chain, place, statement, kind, line.direct, line.rooted, line.cycle)
+
+
+def _statement(place: Place, stack: Sequence[Spot]) -> Statement | None:
+    try:
+        return find_statement(place, stack)
+    except Exception:  # source text may be anything; the chain is told all the same
+        return None
+
+
+def _once(holdings: Iterable[Holding]) -> Iterable[Holding]:
+    """Each chain once: a list that has the object twice is one reference to cut."""
+    once: dict[tuple[str, ...], Holding] = {}
+    for holding in holdings:
+        once.setdefault(holding.chain, holding)
+    return once.values()

@@ -1,0 +1,93 @@
+"""References that only C++ holds: gradients, the bases of views, what graphs save for backward.
+
+The collector sees none of them, so they are looked for from the other end, from the live tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memguard import _kinds
+from memguard._heap import family, objects_of
+
+# Nodes looked at in one search, over all tensors; see explain.graph.MAX_NODES.
+MAX_NODES = 1000
+# Tensors told that hold one thing: a graph saved by a thousand losses is one reference to cut.
+MAX_CARRIERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A live tensor that holds something through C++.
+
+    Attributes:
+        tensor: the tensor, to be let go of after the search.
+        thing: what it holds.
+        text: the reference as a chain shows it: `.grad`, `.grad_fn … MulBackward0 saves`.
+    """
+
+    tensor: Any
+    thing: Any
+    text: str
+
+
+def may_be_hidden(thing: Any) -> bool:
+    """Whether C++ may refer to it: a tensor or an autograd node."""
+    return _kinds.is_tensor_type(type(thing)) or _kinds.is_node(thing)
+
+
+def carriers_of(things: Sequence[Any]) -> list[Carrier]:
+    """The live tensors that hold these through C++ (one heap pass and some milliseconds)."""
+    door = _kinds.torch_door()
+    if door is None or not things:
+        return []
+    wanted = {id(thing) for thing in things}
+    tensors = [t for t in objects_of(family(door.Tensor)) if id(t) not in wanted]
+    # The newest first: what a loop holds is likelier to be meant than what was there before it.
+    tensors.reverse()
+    found: list[Carrier] = []
+    with door.without_overrides():
+        for tensor in tensors:
+            found += _held_directly(door, tensor, wanted)
+        found += _in_graphs(door, tensors, wanted)
+    tensors.clear()
+    return found[:MAX_CARRIERS]
+
+
+def _held_directly(door: Any, tensor: Any, wanted: set[int]) -> Iterator[Carrier]:
+    for name in ("grad", "_base"):
+        value = door.hidden_tensor(tensor, name)
+        if value is not None and id(value) in wanted:
+            yield Carrier(tensor, value, f".{name}")
+
+
+def _in_graphs(door: Any, tensors: Sequence[Any], wanted: set[int]) -> Iterator[Carrier]:
+    budget = MAX_NODES
+    seen: set[Any] = set()
+    for tensor in tensors:
+        root = door.node_of(tensor) if door.is_attached(tensor) else None
+        pending = [root] if root is not None and root not in seen else []
+        seen.update(pending)
+        while pending and budget > 0:
+            node = pending.pop()
+            budget -= 1
+            for thing, how in _held_by_node(door, node, wanted):
+                yield Carrier(tensor, thing, f".grad_fn{'' if node is root else ' …'}{how}")
+            for following in door.next_nodes(node):
+                if following not in seen:
+                    seen.add(following)
+                    pending.append(following)
+
+
+def _held_by_node(door: Any, node: Any, wanted: set[int]) -> Iterator[tuple[Any, str]]:
+    if id(node) in wanted:
+        yield node, ""
+    for saved in door.saved_tensors(node):
+        if id(saved) in wanted:
+            yield saved, f" {node.name()} saves"
+            return
+    leaf = door.leaf_of(node)
+    if leaf is not None and id(leaf) in wanted:
+        yield leaf, " AccumulateGrad of"
