@@ -175,7 +175,7 @@ def _holder(holding: Holding) -> Holder:
     place, statement = holding.place, holding.statement
     if place is None:
         where = "held by nothing that Python shows" if not holding.rooted else ""
-        return Holder(holding.type, where, type=holding.type, chain=holding.chain)
+        return Holder(f"a {holding.type}", where, chain=holding.chain)
     context = statement.context if statement is not None else ()
     return Holder(
         name=_name(place),

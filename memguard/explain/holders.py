@@ -143,7 +143,7 @@ def holders_of(
             lines.append(_line(search, holder, target, parts) or _through(searches, holder, target))
         for carrier in carriers:
             steps = naming.readable(paths.path_to_root(search, id(carrier.tensor)), search)
-            steps.append(Step(Edge("graph", carrier.text), carrier.tensor, target))
+            steps.append(Step(carrier.edge, carrier.tensor, target))
             lines.append(_ranked(steps, search))
         lines.sort(key=lambda line: line.rank)
         holdings = [_told(line, stack) for line in lines]
@@ -235,7 +235,7 @@ def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
         tensor = carriers[0].tensor
         search.run([tensor])
         above = naming.readable(paths.path_to_root(search, id(tensor)), search)
-        above.append(Step(Edge("graph", carriers[0].text), tensor, path[0]))
+        above.append(Step(carriers[0].edge, tensor, path[0]))
         steps = [*above, *steps[1:]]
     carriers.clear()
     line = _ranked(steps, search if above else first)
@@ -279,7 +279,9 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     position = len(steps) - 1
     if position > 0 and steps[-1].edge.kind in ("item", "key", "graph", "internal"):
         position -= 1
-    place = None if line.cycle else placing.place_of(steps, position, search)
+    # What lies beyond the tensor is not Python that a user would write.
+    known = steps[:-1] if steps[-1].edge.kind == "graph" else steps
+    place = None if line.cycle else placing.place_of(known, position, search)
     statement = None
     if place is not None and not line.direct:
         statement = _statement(place, stack)

@@ -11,6 +11,7 @@ from typing import Any
 
 from memguard import _kinds
 from memguard._heap import family, objects_of
+from memguard.explain.edges import Edge
 
 # Nodes looked at in one search, over all tensors; see explain.graph.MAX_NODES.
 MAX_NODES = 1000
@@ -26,11 +27,18 @@ class Carrier:
         tensor: the tensor, to be let go of after the search.
         thing: what it holds.
         text: the reference as a chain shows it: `.grad`, `.grad_fn … MulBackward0 saves`.
+        name: the attribute's name, where it is one.
     """
 
     tensor: Any
     thing: Any
     text: str
+    name: str = ""
+
+    @property
+    def edge(self) -> Edge:
+        """The reference, as chains are made of."""
+        return Edge("attribute" if self.name else "graph", self.text, self.name)
 
 
 def may_be_hidden(thing: Any) -> bool:
@@ -60,7 +68,7 @@ def _held_directly(door: Any, tensor: Any, wanted: set[int]) -> Iterator[Carrier
     for name in ("grad", "_base"):
         value = door.hidden_tensor(tensor, name)
         if value is not None and id(value) in wanted:
-            yield Carrier(tensor, value, f".{name}")
+            yield Carrier(tensor, value, f".{name}", name)
 
 
 def _in_graphs(door: Any, tensors: Sequence[Any], wanted: set[int]) -> Iterator[Carrier]:

@@ -21,6 +21,10 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     except (memguard.SettingsError, memguard.UsageError, memguard.ReportError) as error:
         shared: memguard.MemguardError = error
         raise shared from None
+    answer: memguard.WhyAlive = memguard.why_alive(model, limit=5)
+    answer.picture("why.svg")
+    assert str(answer)
+    assert answer.holders[0].line != answer.kept[0].others
     assert issubclass(memguard.LeakWarning, UserWarning)
     assert issubclass(memguard.MemguardWarning, UserWarning)
     return report.verdict + memguard.__version__

@@ -1,0 +1,602 @@
+"""`memguard.why_alive`: chains to any object, asked at any moment."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from conftest import Python
+
+import memguard
+from memguard.records import Holder
+
+
+class Thing:
+    """Something to be kept alive."""
+
+
+class Part(Thing):
+    """A special thing."""
+
+
+class Box:
+    """Something that keeps others."""
+
+    shared: ClassVar[list[Any]] = []
+    __slots__ = ("content", "slot")
+
+    def __init__(self) -> None:
+        self.content: list[Any] = []
+
+    def put(self, thing: Any) -> None:
+        self.content.append(thing)  # puts
+
+
+CACHE: dict[str, Any] = {}
+
+
+def line_of(mark: str) -> int:
+    """The line of this file that ends in a comment with the mark."""
+    lines = Path(__file__).read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
+
+
+def names(answer: memguard.WhyAlive) -> list[str]:
+    return [f"{holder.name}, {holder.where}" for holder in answer.holders]
+
+
+def test_a_list_of_an_object_is_named_with_its_line() -> None:
+    """What a user would write, where it stands, the statement and the chain from a root."""
+    box = Box()
+    box.put(Thing())
+
+    answer = memguard.why_alive(box.content[0])
+
+    assert names(answer) == ["box.content, attribute of Box"]
+    holder = answer.holders[0]
+    assert (holder.file, holder.line) == (__file__, line_of("puts"))
+    assert holder.code == "self.content.append(thing)"
+    assert holder.chain[-3:] == ("local box: Box", ".content: list", "[...]: Thing")
+    assert answer.kept[0].complete
+
+
+def test_the_variable_that_was_handed_over_is_told_after_the_others() -> None:
+    """It is a true holder, and the one that whoever asks knows of."""
+    thing = Thing()
+    box = Box()
+    box.put(thing)
+
+    answer = memguard.why_alive(thing)
+
+    assert names(answer)[0] == "box.content, attribute of Box"
+    assert names(answer)[1].startswith("thing, local of test_the_variable")
+
+
+def test_the_question_itself_is_no_holder() -> None:
+    """An object made for the call has nobody; neither argument nor memguard's own count."""
+    answer = memguard.why_alive(Thing())
+
+    assert answer.holders == ()
+    assert str(answer) == (
+        "memguard: nothing that Python shows, beside this question, keeps this Thing alive"
+    )
+
+
+def _generator(thing: Any) -> Iterator[int]:
+    yield 1
+    yield id(thing)
+
+
+def _default(thing: Any, kept: list[Any] = []) -> None:  # noqa: B006
+    kept.append(thing)
+
+
+def _fail(thing: Any) -> None:
+    raise ValueError(id(thing))
+
+
+@functools.lru_cache(maxsize=4)
+def _cached(thing: Any) -> None:
+    return None
+
+
+KEEPERS: dict[str, Callable[[Any], Any]] = {}
+
+
+def keeper(told: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Enters a function that keeps its argument, by itself or by what it returns."""
+
+    def enter(keep: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        KEEPERS[told] = keep
+        return keep
+
+    return enter
+
+
+@keeper("CACHE, global of {module}")
+def _by_global(thing: Any) -> Any:
+    CACHE["entry"] = thing
+    return None
+
+
+@keeper("Box.shared, class attribute of Box")
+def _by_class(thing: Any) -> Any:
+    Box.shared.append(thing)
+    return None
+
+
+@keeper("kept.slot, attribute of Box")
+def _by_slot(thing: Any) -> Any:
+    box = Box()
+    box.slot = thing
+    return box
+
+
+@keeper("thing, variable captured by _by_closure.<locals>.inner")
+def _by_closure(thing: Any) -> Any:
+    def inner() -> Any:
+        return thing
+
+    return inner
+
+
+@keeper("kept, default argument of _default")
+def _by_default(thing: Any) -> Any:
+    _default(thing)
+    return None
+
+
+@keeper("thing, local of _generator")
+def _by_generator(thing: Any) -> Any:
+    generator = _generator(thing)
+    next(generator)
+    return generator
+
+
+@keeper("thing, local of _fail")
+def _by_exception(thing: Any) -> Any:
+    try:
+        _fail(thing)
+    except ValueError as error:
+        error.__traceback__ = error.__traceback__.tb_next  # type: ignore[union-attr]
+        return error
+
+
+@keeper("_cached(...), cache of _cached")
+def _by_cache(thing: Any) -> Any:
+    _cached(thing)
+    return None
+
+
+@keeper("kept, local of {test}")
+def _by_partial(thing: Any) -> Any:
+    return functools.partial(print, thing)
+
+
+@pytest.mark.parametrize("told", KEEPERS)
+def test_each_kind_of_holder_is_named(told: str) -> None:
+    """The holder's name and home, for every sort of variable that Python has."""
+    thing = Thing()
+    kept = KEEPERS[told](thing)
+    try:
+        answer = memguard.why_alive(thing)
+    finally:
+        CACHE.clear()
+        Box.shared.clear()
+        _default.__defaults__[0].clear()  # type: ignore[index]
+        _cached.cache_clear()
+        del kept
+
+    test = "test_each_kind_of_holder_is_named"
+    assert names(answer)[0] == told.format(module=__name__, test=test)
+
+
+def test_another_threads_variable_is_named_with_its_thread() -> None:
+    """The chain begins with the thread whose running function has the variable."""
+    ready, done = threading.Event(), threading.Event()
+    shown: list[Any] = []
+
+    def work() -> None:
+        mine = [Thing()]
+        shown.append(mine[0])
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=work, name="loader")
+    thread.start()
+    ready.wait()
+    try:
+        answer = memguard.why_alive(shown.pop())
+    finally:
+        done.set()
+        thread.join()
+
+    assert len(answer.holders) == 1
+    holder = answer.holders[0]
+    assert holder.name == "mine"
+    assert holder.chain[0] == "thread loader"
+
+
+def test_a_cycle_is_told_as_one() -> None:
+    """An object that only refers to itself is not given a holder, and what frees it is said."""
+    answer = memguard.why_alive(_cycle())
+
+    assert answer.holders == ()
+    assert answer.kept[0].cycles == (
+        ("itself: Part", ".parts: list", "[...]: Thing", ".whole: Part"),
+    )
+    told = str(answer)
+    assert told.startswith("memguard: nothing but a reference cycle keeps this Part alive")
+    assert "it waits for a collection" in told
+
+
+def _cycle() -> Any:
+    whole: Any = Part()
+    part: Any = Thing()
+    whole.parts = [part]
+    part.whole = whole
+    return whole
+
+
+def test_parts_are_no_holders_where_there_are_others() -> None:
+    """A cycle beside a true holder does not count among the references to cut."""
+    box = Box()
+    box.put(_cycle())
+
+    answer = memguard.why_alive(box.content[0])
+
+    assert names(answer) == ["box.content, attribute of Box"]
+    assert len(answer.kept[0].cycles) == 1
+    assert str(answer).startswith("memguard: 1 reference keeps this Part alive")
+
+
+def test_further_references_get_a_line_each() -> None:
+    """Beyond the limit they are named, beyond some more they are counted; none is lost."""
+    thing = Thing()
+    boxes = [Box() for _ in range(9)]
+    for index, box in enumerate(boxes):
+        box.put(thing)
+        globals()[f"box{index}"] = box
+    boxes.clear()
+    del box
+    try:
+        answer = memguard.why_alive(thing, limit=2)
+    finally:
+        for index in range(9):
+            del globals()[f"box{index}"]
+
+    kept = answer.kept[0]
+    assert names(answer) == ["box0.content, attribute of Box", "box1.content, attribute of Box"]
+    assert kept.also[0] == "box2.content, attribute of Box"
+    assert len(kept.also) == 5
+    assert kept.others == 10 - 2 - 5
+    assert str(answer).startswith("memguard: 10 references keep this Thing alive")
+    assert "box2.content, attribute of Box" in str(answer)
+
+
+# --- classes ---
+
+
+def test_of_a_class_some_instances_are_told() -> None:
+    """As many as the limit says, evenly from the oldest to the newest, subclasses included."""
+
+    class Kind:
+        pass
+
+    class Special(Kind):
+        pass
+
+    first = [Kind()]
+    middle = [Kind() for _ in range(9)]
+    last = [Special()]
+
+    answer = memguard.why_alive(Kind, limit=3)
+
+    assert answer.living == 11
+    assert [one.type for one in answer.kept] == ["Kind", "Kind", "Special"]
+    assert [holder.name for holder in answer.holders] == ["first", "middle", "last"]
+    assert str(answer).startswith(
+        f"memguard: 11 living instances of {Kind.__qualname__}; 3 of them, from oldest to newest"
+    )
+    del first, middle, last
+
+
+def test_instances_with_one_chain_are_told_once() -> None:
+    """A thousand entries of one list are not told a thousand times."""
+
+    class Kind:
+        pass
+
+    things = [Kind() for _ in range(50)]
+
+    told = str(memguard.why_alive(Kind))
+
+    assert told.count("things (list), local of") == 1
+    assert told.count("by the same as 1") == 2
+    assert things
+
+
+def test_a_class_without_instances_says_so() -> None:
+    """Nothing alive is an answer, not an error."""
+
+    class Kind:
+        pass
+
+    answer = memguard.why_alive(Kind)
+
+    assert (answer.living, answer.kept) == (0, ())
+    assert str(answer) == f"memguard: no instance of {Kind.__qualname__} is alive"
+
+
+# --- torch ---
+
+
+def test_a_graph_that_saves_a_tensor_is_named() -> None:
+    """C++ holds the reference, so it is found from the tensor whose graph it is."""
+    weight = torch.ones(3, requires_grad=True)
+    loss = ((weight * 2) ** 2).sum()
+    hidden = loss.grad_fn.next_functions[0][0]._raw_saved_self.data  # type: ignore[union-attr]
+
+    answer = memguard.why_alive(hidden)
+
+    assert answer.holders[0].name == "loss"
+    assert answer.holders[0].chain[-1] == (
+        ".grad_fn … PowBackward0 saves: Tensor float32 [3] MulBackward0"
+    )
+
+
+def test_a_node_is_found_in_its_graph() -> None:
+    """A node has no referrer in Python, but the tensors whose graph it is in."""
+    losses = [(torch.ones(3, requires_grad=True) * 2).sum()]
+
+    answer = memguard.why_alive(losses[0].grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+
+    assert answer.kept[0].type == "MulBackward0"
+    assert answer.holders[0].name == "losses[...]"
+    assert answer.holders[0].chain[-1] == ".grad_fn …: MulBackward0"
+
+
+def test_a_gradient_and_a_base_are_held_by_their_tensors() -> None:
+    """`.grad` and `._base` are fields that the collector does not see."""
+    layer = torch.nn.Linear(2, 2)
+    layer(torch.ones(2)).sum().backward()
+    row = torch.ones(3, 3)[0]
+
+    gradient = memguard.why_alive(layer.weight.grad)
+    base = memguard.why_alive(row._base)
+
+    assert gradient.holders[0].name == "layer.weight.grad"
+    assert base.holders[0].name == "row._base"
+
+
+class Keeping(torch.autograd.Function):
+    """Keeps a tensor of its own as an attribute of ctx."""
+
+    last: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Any) -> Any:
+        ctx.copy = inputs + 1
+        Keeping.last = weakref.ref(ctx.copy)
+        return inputs * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0]
+
+
+def test_an_attribute_of_ctx_leads_on_to_the_tensor() -> None:
+    """The ctx is an autograd node; the chain goes on through the graph to a variable."""
+    apply: Any = Keeping.apply
+    losses = [apply(torch.ones(2, requires_grad=True)).sum()]
+
+    answer = memguard.why_alive(Keeping.last())
+
+    assert len(losses) == 1
+    assert names(answer)[0] == "ctx.copy, ctx of Keeping"
+    assert "local losses: list" in answer.holders[0].chain
+    assert answer.holders[0].line is not None
+
+
+def test_a_tensor_nobody_shows_says_where_it_may_be() -> None:
+    """Where Python shows no holder of a tensor, C++ is named as the place that cannot be seen."""
+    told = str(memguard.why_alive(torch.ones(2)))
+
+    assert told.startswith("memguard: nothing that Python shows, beside this question, keeps")
+    assert "may be held where nobody can look" in told
+
+
+# --- manners ---
+
+
+class Hostile:
+    """Raises in whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+    def _raise(self, *arguments: Any) -> Any:
+        raise AssertionError("called")
+
+    __eq__ = __hash__ = __repr__ = __len__ = __bool__ = _raise
+    __iter__ = __instancecheck__ = __str__ = _raise
+
+
+def test_foreign_code_is_never_run() -> None:
+    """Neither of the object asked about nor of those on the way to it."""
+    hostile: Any = Hostile()
+    object.__setattr__(hostile, "payload", Thing())
+    box = [hostile]
+
+    below = memguard.why_alive(object.__getattribute__(hostile, "payload"))
+    itself = memguard.why_alive(box[0])
+
+    assert below.holders[0].name in ("hostile.payload", "box[...].payload")
+    assert {holder.name for holder in itself.holders} == {"box", "hostile"}
+
+
+def test_nothing_is_kept_by_the_answer() -> None:
+    """The object dies with its last reference, also if that is a function's variable."""
+    box = Box()
+    box.put(Thing())
+    thing = box.content[0]
+    alive = weakref.ref(thing)
+
+    answers = [memguard.why_alive(thing), memguard.why_alive(Thing)]
+    box.content.clear()
+    del thing
+
+    assert alive() is None
+    assert str(answers[0])
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    """Nothing in the text depends on addresses or on what was asked before."""
+    box = Box()
+    box.put(Thing())
+
+    answers = {str(memguard.why_alive(box.content[0])) for _ in range(3)}
+
+    assert len(answers) == 1
+
+
+def test_what_libraries_keep_comes_last() -> None:
+    """The user's own variables are what can be changed."""
+    thing = Thing()
+    json._kept = [thing]  # type: ignore[attr-defined]
+    box = Box()
+    box.put(thing)
+    try:
+        told = names(memguard.why_alive(thing))
+    finally:
+        del json._kept  # type: ignore[attr-defined]
+
+    assert told[0] == "box.content, attribute of Box"
+    assert told[-1] == "_kept, global of json"
+
+
+def test_the_records_are_plain_data() -> None:
+    """They go through JSON, and the holders are those of a report."""
+    thing = Thing()
+
+    answer = memguard.why_alive(thing)
+    plain = json.loads(json.dumps(answer.to_dict()))
+
+    assert plain["subject"] == "Thing"
+    assert plain["living"] is None
+    assert plain["kept"][0]["holders"][0]["name"] == "thing"
+    assert isinstance(answer.holders[0], Holder)
+
+
+def test_at_a_prompt_the_text_is_shown(python: Python) -> None:
+    """The bare call prints the chains, the variable's own name among them."""
+    lines = (
+        "import memguard\nclass Thing: pass\n\nthings = [Thing()]\nmemguard.why_alive(things[0])\n"
+    )
+
+    ended = python("-i", "-q", stdin=lines)
+
+    assert "memguard: 1 reference keeps this Thing alive" in ended.stdout
+    assert "things (list), global of this script" in ended.stdout
+
+
+def test_plain_objects_are_told_without_torch(python: Python) -> None:
+    """A program without torch need not wait for it."""
+    program = (
+        "import memguard, sys\nclass Thing: pass\n\nthings = [Thing()]\n"
+        "print(memguard.why_alive(things[0]).holders[0].name, 'torch' in sys.modules)"
+    )
+
+    ended = python("-c", program)
+
+    assert ended.stdout.split() == ["things", "False"]
+    assert ended.stderr == ""
+
+
+# --- wrong use ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None,), "obj is None, which Python makes once"),
+        ((True,), "obj is True"),
+        ((7,), "obj is 7"),
+        ((int,), "the collector keeps no list of int objects"),
+        ((Thing, 0), "limit is 0; accepted: a whole number, 1 or more"),
+        ((Thing, True), "limit is True"),
+        ((Thing, "3"), "limit is '3'"),
+    ],
+)
+def test_wrong_use_is_one_clear_error(arguments: tuple[Any, ...], message: str) -> None:
+    """What was asked, with what, what was found and what is accepted."""
+    with pytest.raises(memguard.UsageError, match=r"^why_alive: ") as caught:
+        memguard.why_alive(*arguments)
+
+    assert message in str(caught.value)
+    assert "accepted: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- pictures ---
+
+
+def test_a_picture_as_text_needs_nothing(tmp_path: Path) -> None:
+    """Graphviz's own language, what two chains have in common drawn once, quotes escaped."""
+    box = {'"quoted"': [Thing()], "other": [Thing()]}
+
+    memguard.why_alive(Thing).picture(tmp_path / "why.dot")
+
+    drawn = (tmp_path / "why.dot").read_text()
+    assert drawn.startswith("digraph memguard {")
+    assert drawn.count('label="local box: dict"') == 1
+    assert "['\\\"quoted\\\"']: list" in drawn
+    assert box
+
+
+def test_a_picture_without_graphviz_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is missing and what to do, and leaves no file."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    thing = Thing()
+
+    with pytest.raises(memguard.MemguardError, match="needs Graphviz") as caught:
+        memguard.why_alive(thing).picture(tmp_path / "why.svg")
+
+    assert "apt install graphviz" in str(caught.value)
+    assert not (tmp_path / "why.svg").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
+def test_a_picture_is_drawn_by_graphviz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program gets the graph and the form; what it complains of is passed on."""
+    program = tmp_path / "dot"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys; open(sys.argv[3], 'w').write(sys.stdin.read())"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    thing = Thing()
+
+    memguard.why_alive(thing).picture(tmp_path / "why.svg")
+    program.write_text(f"#!{sys.executable}\nimport sys; sys.exit('out of ink')")
+
+    assert (tmp_path / "why.svg").read_text().startswith("digraph")
+    with pytest.raises(memguard.MemguardError, match="out of ink"):
+        memguard.why_alive(thing).picture(tmp_path / "why.png")
+
+
+def test_a_picture_of_no_known_form_is_refused(tmp_path: Path) -> None:
+    """The message lists the endings there are."""
+    with pytest.raises(memguard.UsageError, match=r"accepted: a name that ends in \.dot, \.gv"):
+        memguard.why_alive(Thing()).picture(tmp_path / "why.bmp")
