@@ -59,7 +59,7 @@ class Guard:
         return Report(
             verdict=self._verdict(),
             step=loop.clock.step,
-            findings=_worst_first(loop.findings.values()),
+            findings=_worst_first(f for f in loop.findings.values() if f.known is None),
             clock={
                 "beat": loop.clock.beat,
                 "seconds_per_step": loop.governor.seconds_per_step,
@@ -75,6 +75,9 @@ class Guard:
             environment=environment(),
             memory=loop.part("memory figures", loop.figures.memory) or {},
             failures=tuple(loop.failures.values()),
+            libraries=_worst_first(f for f in loop.findings.values() if f.known is not None),
+            ignored=loop.triage.ignored(),
+            suppressions=loop.triage.suppressions(),
         )
 
     def close(self) -> None:
@@ -143,7 +146,12 @@ class Guard:
         report = self.report()
         self._write_report(report)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
-        news = replace(report, findings=_worst_first(told), verdict=worst)
+        news = replace(
+            report,
+            findings=_worst_first(f for f in told if f.known is None),
+            libraries=_worst_first(f for f in told if f.known is not None),
+            verdict=worst,
+        )
         try:
             reactions.react(self.settings.action, news)
         except LeakError as error:

@@ -5,11 +5,8 @@ Nothing here runs in a healthy loop.
 
 from __future__ import annotations
 
-import fnmatch
 import gc
-import hashlib
 import linecache
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +15,7 @@ from typing import Any
 from memguard import _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
+from memguard.explain.fingerprint import fingerprint
 from memguard.explain.graph import attached_tensors, live_tensors
 from memguard.explain.wording import name_of, where_of
 from memguard.figures import Figures
@@ -123,7 +121,7 @@ class Investigator:
         self, case: Case, explanation: Explanation, size: int, device: str
     ) -> Outcome:
         """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
-        holder = _fingerprint(case.kind, (explanation.cycle,) if explanation.cycle else ())
+        holder = fingerprint(case.kind, (explanation.cycle,) if explanation.cycle else ())
         if holder not in self._freed and self.collected and len(case.births) < UNTOLD:
             # One collection is all there is; the collector's own may yet tell cycles from the rest.
             until = 2 * len(case.births)
@@ -208,7 +206,7 @@ class Investigator:
             case.kind,
             severity,
             _summary(case, count, ruling.bound),
-            _fingerprint(case.kind, explanation.located),
+            fingerprint(case.kind, explanation.located, self._modules(case)),
             case.births[0],
             case.now,
             grown,
@@ -311,6 +309,7 @@ def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Hold
         fix=advice.fix,
         alternative=advice.alternative,
         bound=ruling.bound,
+        modules=located.modules,
     )
 
 
@@ -340,22 +339,3 @@ def _advice(kind: str, explanation: Explanation) -> str:
     if kind == "cycle":
         return "break the cycle (weakref.ref for one direction) or call gc.collect() now and then"
     return "keep only what is used: detach().cpu(), deque(maxlen=...), or clear it each epoch"
-
-
-def _fingerprint(kind: str, located: Sequence[Located]) -> str:
-    """Six hex digits that are the same for the same bug: no address, line or index goes in."""
-    parts: list[str] = [kind]
-    for one in located:
-        place = one.place
-        file = os.path.basename(place.file or "")
-        code = one.statement.code if one.statement is not None else ""
-        parts += [place.kind, place.name, place.owner or place.function or "", file, code]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:6]
-
-
-def ignored(finding: Finding, patterns: Sequence[str]) -> bool:
-    """Whether a pattern matches its fingerprint, kind, a holder's name or file, or a module."""
-    words = [finding.fingerprint, finding.kind, *finding.modules]
-    for holder in finding.holders:
-        words += [holder.name, holder.where, holder.file or "", os.path.basename(holder.file or "")]
-    return any(fnmatch.fnmatchcase(word, pattern) for word in words for pattern in patterns)

@@ -12,7 +12,7 @@ from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.figures import Figures
-from memguard.investigation import Case, Investigator, Outcome, ignored
+from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.survivors import Opinion
 from memguard.records import Failure, Finding
@@ -23,6 +23,7 @@ from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, steps
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
+from memguard.triage import Triage
 
 _Result = TypeVar("_Result")
 
@@ -61,7 +62,8 @@ class WatchedLoop:
     first, is not the loop's.
 
     Attributes:
-        findings: by fingerprint, all that was found.
+        findings: by fingerprint, all that was found and not ignored.
+        triage: what was ignored, and which suppressions were of use.
         failures: by part, what failed and was switched off.
         audits: audits begun.
     """
@@ -80,6 +82,7 @@ class WatchedLoop:
         self._paused = 0
         self.failures: dict[str, Failure] = {}
         self.findings: dict[str, Finding] = {}
+        self.triage = Triage(settings.ignore)
         self.audits = 0
         self._to_tell: list[Finding] = []
         self.clock = Clock()
@@ -416,7 +419,8 @@ class WatchedLoop:
             self._graph_told = True
             self._suspicions["graph"].settle()
             self._audit.rest()
-        if ignored(finding, self._settings.ignore):
+        finding = self.triage.sort(finding)
+        if finding is None:
             return
         known = self.findings.get(finding.fingerprint)
         self.findings[finding.fingerprint] = finding

@@ -84,6 +84,7 @@ class Holder:
         fix: the user's own line, rewritten; None when no line can be given.
         alternative: a second way, in words; None when there is none.
         bound: most entries this holder ever keeps; None when nothing bounds it.
+        modules: Python modules of the classes and functions on the chain, root first.
     """
 
     name: str
@@ -102,6 +103,26 @@ class Holder:
     fix: str | None = None
     alternative: str | None = None
     bound: int | None = None
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """A library's retention that is known, from memguard's catalogue.
+
+    Attributes:
+        library: the distribution as pip names it.
+        version: the version that is installed.
+        why: what the library keeps, and until when.
+        remedy: what a user can do.
+        link: the public issue about it.
+    """
+
+    library: str
+    version: str
+    why: str
+    remedy: str
+    link: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +161,7 @@ class Finding:
         reason: the judge's words: which counts led to this.
         saved_bytes: share of `growth.total.bytes` that is saved activations.
         steps: first and last step whose graphs or tensors survive.
+        known: the library's retention that this is; None where it is the user's own.
     """
 
     kind: Kind
@@ -156,6 +178,41 @@ class Finding:
     reason: str = ""
     saved_bytes: int = 0
     steps: tuple[int, int] | None = None
+    known: Retention | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """A finding that the user has asked not to be told of.
+
+    Attributes:
+        finding: what was found.
+        pattern: the pattern that matched it first.
+        reason: the user's reason for the pattern; may be empty.
+        where: file and line of the pattern; empty where it was given itself.
+    """
+
+    finding: Finding
+    pattern: str
+    reason: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """A pattern of findings to leave out, and what came of it.
+
+    Attributes:
+        pattern: as written.
+        used: findings it matched.
+        reason: why, in the user's words; may be empty.
+        where: file and line; empty where it was given itself.
+    """
+
+    pattern: str
+    used: int
+    reason: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +231,7 @@ class Report:
     Attributes:
         verdict: `leak`, `suspect` (growth seen, not confirmed) or `clean`.
         step: steps ended so far.
-        findings: most severe first.
+        findings: the user's own, most severe first.
         ledger: where memory is (filled by later versions).
         clock: `beat` (`optimizer`, `forward`, `backward`, `manual` or `none`), `seconds_per_step`,
             and counts of the events seen.
@@ -182,6 +239,9 @@ class Report:
         environment: versions, platform, process id and rank.
         memory: `host_bytes`, and one record for each device in use.
         failures: parts of memguard that were switched off, and why.
+        libraries: what is known to be retained by a library, apart from the user's findings.
+        ignored: findings that a suppression has left out.
+        suppressions: each one in force, and how many findings it matched.
     """
 
     verdict: Verdict
@@ -193,6 +253,9 @@ class Report:
     environment: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
+    libraries: tuple[Finding, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    suppressions: tuple[Suppression, ...] = ()
     schema: str = SCHEMA
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from types import EllipsisType
 from typing import Any
 
 from memguard.errors import SettingsError
+from memguard.patterns import Pattern
 from memguard.values import (
     Action,
     Size,
+    Unreadable,
     read_action,
     read_ignore,
     read_report,
@@ -73,12 +75,15 @@ class Option:
         Raises:
             SettingsError: `value` is not accepted; the message is one line.
         """
+        how = ""
         try:
             return self.parse(value, folder)
+        except Unreadable as error:
+            how = f": {error}"
         except (ValueError, TypeError, LookupError, OverflowError):
             pass
-        # Outside the handler, so that no inner error is shown along with the clear line.
-        raise SettingsError(f"{spelled} is {_shown(value)}; accepted: {self.accepted}")
+        # Outside the handlers, so that no inner error is shown along with the clear line.
+        raise SettingsError(f"{spelled} is {_shown(value)}{how}; accepted: {self.accepted}")
 
 
 def _option(
@@ -158,7 +163,7 @@ class Settings:
         "FILE",
         "file to write the report to (.json, .html or .txt)",
     )
-    ignore: tuple[str, ...] = _option(
+    ignore: tuple[Pattern, ...] = _option(
         (),
         "MEMGUARD_IGNORE",
         read_ignore,

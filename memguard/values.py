@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
+from memguard.patterns import Pattern, checked, read_line, read_lines
 from memguard.units import format_bytes, parse_share, parse_size
 
 Action = Literal["raise", "warn", "log", "off"]
@@ -27,6 +28,9 @@ _ACTIONS: dict[str, Action] = {
 _WHOLE_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
 _REPORT_ENDINGS = (".json", ".html", ".txt")
 _REPORT_FIELDS = ("rank", "pid", "step")
+# Names that nobody gives to what a finding is about, so that a list which is missing is noticed.
+_LIST_ENDINGS = (".txt", ".supp", ".ignore")
+_WILD = re.compile(r"[*?:]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +118,45 @@ def read_report(value: Any, folder: str) -> str:
     return os.path.join(folder, path)
 
 
-def read_ignore(value: Any, folder: str) -> tuple[str, ...]:
+class Unreadable(ValueError):
+    """A value is of the right sort and yet wrong; the message says in a few words how."""
+
+
+def read_ignore(value: Any, folder: str) -> tuple[Pattern, ...]:
     """Patterns from one text, from several, or from files of one pattern a line."""
     given = [value] if isinstance(value, (str, os.PathLike)) else list(value)
     return tuple(pattern for entry in given for pattern in _patterns(entry, folder))
 
 
-def _patterns(entry: Any, folder: str) -> Iterator[str]:
+def _patterns(entry: Any, folder: str) -> list[Pattern]:
+    if isinstance(entry, Pattern) and entry.where:
+        return [entry]  # read before, as settings that are handed on
     path = os.path.join(folder, os.fspath(entry))
-    # `train.py` beside the folder's own train.py means that script's findings, not a list in it.
-    if isinstance(entry, os.PathLike) or (os.path.isfile(path) and not path.endswith(".py")):
-        try:
-            with open(path, encoding="utf-8-sig") as file:
-                lines = file.read().splitlines()
-        except OSError as error:
-            raise ValueError(entry) from error
-    elif isinstance(entry, str):
-        lines = entry.replace(",", "\n").splitlines()
-    else:
-        raise TypeError(entry)
-    for line in lines:
-        pattern = line.strip()
-        if pattern and not pattern.startswith("#"):
-            yield pattern
+    try:
+        # `train.py` beside the folder's own train.py means that script's findings, not a list.
+        if isinstance(entry, os.PathLike) or (os.path.isfile(path) and not path.endswith(".py")):
+            return list(read_lines(_lines(path), os.fspath(entry)))
+        if not isinstance(entry, str):
+            raise TypeError(entry)
+        if entry.lower().endswith(_LIST_ENDINGS) and not _WILD.search(entry):
+            raise Unreadable("there is no such file")
+        return [checked(pattern) for line in entry.splitlines() for pattern in _in_line(line)]
+    except ValueError as error:
+        raise Unreadable(str(error)) from None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read().splitlines()
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no UTF-8 text") from error
+
+
+def _in_line(line: str) -> Iterator[Pattern]:
+    text, reason = read_line(line)
+    for part in text.split(","):
+        if part.strip():
+            yield Pattern(part.strip(), reason)

@@ -27,6 +27,7 @@ class Located:
     Attributes:
         survivors: steps whose survivors hang on it, estimated from the sample.
         thread: name of the thread whose running function holds it; None for other roots.
+        modules: Python modules of the classes and functions on the chain.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
     """
 
@@ -38,6 +39,7 @@ class Located:
     survivors: int
     limit: int | None = None
     thread: str | None = None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -107,7 +109,19 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
         return None
     enough = max(coverage.values()) * 0.8
     dense = [key for key, births in coverage.items() if births >= enough]
-    return min(dense, key=lambda key: (search.level[key], type(search.objects[key]).__name__))
+    ranks = {key: (search.level[key], type(search.objects[key]).__name__) for key in dense}
+    first = min(ranks.values())
+    alike = [key for key in dense if ranks[key] == first]
+    # Two lists that grow alike: the name decides, so that one bug is always told the same way.
+    return alike[0] if len(alike) == 1 else min(alike, key=lambda key: _spelled(search, key))
+
+
+def _spelled(search: Search, key: int) -> tuple[bool, int, str]:
+    """The object as its chain spells it, the user's own and shorter ones first."""
+    path = paths.path_to_root(search, key)
+    steps = naming.readable(path, search)
+    text = "".join(step.edge.text for step in steps)
+    return not search.is_user_root(path[0]), len(steps), text
 
 
 def _target_below(
@@ -155,6 +169,7 @@ def locate(
         len(question.births),
         edges.size_limit(point),
         naming.thread_of(steps[0], search),
+        naming.modules_of(steps, search),
     )
 
 

@@ -134,6 +134,42 @@ def thread_of(root: Step, search: Search) -> str | None:
     return search.frames.views[int(root.owner)].thread
 
 
+def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
+    """Modules of the classes and functions on the chain, root first, each once."""
+    found: dict[str, None] = {}
+    for step in steps:
+        if step.edge.kind == "local":
+            found[_name(search.frames.views[int(step.owner)].frame.f_globals)] = None
+        elif step.edge.kind == "global":
+            found[str(step.owner)] = None
+        for value in (step.owner, step.value):
+            # What survives is a tensor in every chain; that says nothing about who keeps it.
+            if not _kinds.is_tensor_type(type(value)):
+                found[_module_of(value)] = None
+    return tuple(name for name in found if name and name != "builtins")
+
+
+def _module_of(value: Any) -> str:
+    """Module of a class or function, else of the object's class."""
+    if isinstance_exact(value, type):
+        name = type.__getattribute__(value, "__module__")
+    else:
+        # A cached function has its own module among its attributes, its class has functools'.
+        name = getattr(value, "__module__", None) if _is_function(value) else None
+        name = name or (own_dict(value) or {}).get("__module__")
+        name = name or type.__getattribute__(type(value), "__module__")
+    return name if isinstance(name, str) else ""
+
+
+def _is_function(value: Any) -> bool:
+    return type(value) in (types.FunctionType, types.MethodType)
+
+
+def _name(variables: dict[str, Any]) -> str:
+    name = variables.get("__name__")
+    return name if isinstance(name, str) else ""
+
+
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)
