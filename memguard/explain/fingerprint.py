@@ -14,23 +14,24 @@ _DIGITS = 6
 def fingerprint(kind: str, located: Sequence[Located], modules: Sequence[str] = ()) -> str:
     """Six hex digits of what a bug is: no address, index or line number goes in.
 
-    The first holder alone counts: how many more there are depends on when one looks, and on what
-    a rank keeps beside the others.
+    One holder alone counts, the first by name: which of several is the most telling, and how many
+    there are, depends on when one looks and on what a rank keeps beside the others.
 
     Args:
         kind: kind of the finding.
-        located: its holders, the most telling first.
+        located: its holders.
         modules: paths of the modules whose outputs survive; they count where there is no holder.
     """
-    parts = [kind]
-    for one in located[:1]:
-        place = one.place
-        owner = place.owner or place.function or ""
-        code = one.statement.code if one.statement is not None else ""
-        parts += [place.kind, place.name, owner, _file(place.file or ""), code]
-    if not located:
-        parts += modules[:1]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:_DIGITS]
+    parts = min(map(_parts, located), default=list(modules[:1]))
+    text = "\0".join([kind, *parts])
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
+
+
+def _parts(located: Located) -> list[str]:
+    place = located.place
+    owner = place.owner or place.function or ""
+    code = located.statement.code if located.statement is not None else ""
+    return [place.kind, place.name, owner, _file(place.file or ""), code]
 
 
 def _file(name: str) -> str:
