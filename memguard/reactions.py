@@ -26,8 +26,8 @@ _NOT_THE_USER = ("memguard", "torch")
 def react(action: Action, report: Report) -> None:
     """Do with a report what the action says.
 
-    Only a confirmed leak is raised: with `raise`, anything less is warned about. A report
-    without findings causes nothing.
+    Only a confirmed leak is raised: with `raise`, anything less is warned about, and so is what a
+    library is known to retain. A report without findings causes nothing.
 
     Args:
         action: `raise`, `warn`, `log`, `off`, or a function to call with the report; what that
@@ -45,7 +45,7 @@ def react(action: Action, report: Report) -> None:
         raise SettingsError(
             f"action is {clean(repr(action))}, accepted: {', '.join(_NAMES)} or a function"
         )
-    if action == "off" or not report.findings:
+    if action == "off" or not (report.findings or report.libraries):
         return
     if action == "log":
         log(report)
@@ -90,7 +90,7 @@ def log(report: Report) -> None:
     The record carries the whole report, as plain data, in its attribute `memguard`.
     """
     level = logging.ERROR if report.verdict == "leak" else logging.WARNING
-    if not report.findings:
+    if not (report.findings or report.libraries):
         level = logging.INFO
     message = text.render(report, short=True)
     with suppress(Exception):  # a handler that fails must not end the job

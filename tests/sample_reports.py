@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from memguard.records import (
     Amount,
     CodeLine,
@@ -10,7 +12,10 @@ from memguard.records import (
     Forecast,
     Growth,
     Holder,
+    Ignored,
     Report,
+    Retention,
+    Suppression,
 )
 
 MIB = 2**20
@@ -434,6 +439,47 @@ FAILURES = _report(
     ),
 )
 
+LIBRARY_FINDING = replace(
+    TENSOR_WARNING.findings[0],
+    fingerprint="e2d8cd",
+    holders=(
+        Holder(
+            name="metric",
+            where="global of train",
+            type="list",
+            survivors=24,
+            bytes=213 * MIB,
+            chain=("module train", "global metric: BinaryAveragePrecision", ".preds: list"),
+            modules=("train", "torchmetrics.classification.average_precision"),
+        ),
+    ),
+    known=Retention(
+        library="torchmetrics",
+        version="1.8.2",
+        why="metrics that need every score at once keep each update's until reset()",
+        remedy="call reset() at the end of each epoch",
+        link="https://github.com/Lightning-AI/torchmetrics/issues/3294",
+    ),
+)
+LIBRARY = _report(verdict="suspect", libraries=(LIBRARY_FINDING,))
+
+IGNORED = _report(
+    verdict="clean",
+    ignored=(
+        Ignored(RUNNING_SUM_FINDING, "holder:total_loss", "plotted at the end", "known.txt:2"),
+    ),
+    suppressions=(
+        Suppression("kind:tensor & file:*/vendor/*", 0, "", "known.txt:5"),
+        Suppression("holder:total_loss", 1, "plotted at the end", "known.txt:2"),
+        Suppression("3f9c1b", 0),
+    ),
+)
+LEAK_BESIDE_IGNORED = _report(
+    *SEVERAL.findings[:1],
+    libraries=(LIBRARY_FINDING,),
+    **{"ignored": IGNORED.ignored, "suppressions": IGNORED.suppressions[1:2]},
+)
+
 ALL = {
     "running_sum": RUNNING_SUM,
     "list_of_losses": LIST_OF_LOSSES,
@@ -447,4 +493,7 @@ ALL = {
     "suspect": SUSPECT,
     "unheld": UNHELD,
     "failures": FAILURES,
+    "library": LIBRARY,
+    "ignored": IGNORED,
+    "leak_beside_ignored": LEAK_BESIDE_IGNORED,
 }

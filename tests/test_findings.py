@@ -1,4 +1,4 @@
-"""Findings: the same bug reads the same, and patterns can leave it out."""
+"""Findings: the same bug reads the same, and its growth is measured."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from programs import Run
 
-from memguard.investigation import ignored
 from memguard.records import Finding
 
 LEAK = """
@@ -31,31 +30,6 @@ def test_the_fingerprint_is_stable(tmp_path: Path, finding: Finding) -> None:
     renamed = Run(tmp_path, LEAK.format(steps=40).replace("losses", "kept")).report.findings[0]
     assert moved.fingerprint == finding.fingerprint
     assert renamed.fingerprint != finding.fingerprint
-
-
-@pytest.mark.parametrize("pattern", ["graph", "losses", "train.py", "*/train.py", "local of fit"])
-def test_a_pattern_leaves_a_finding_out(finding: Finding, pattern: str) -> None:
-    """Kind, holder, place and file are matched."""
-    assert ignored(finding, [pattern])
-
-
-def test_a_fingerprint_leaves_a_finding_out(finding: Finding) -> None:
-    """The fingerprint of a report can be put into the settings."""
-    assert ignored(finding, ["nothing", finding.fingerprint])
-
-
-@pytest.mark.parametrize("pattern", ["tensor", "loss", "fit", "evaluate.py"])
-def test_other_patterns_do_not(finding: Finding, pattern: str) -> None:
-    """A pattern is matched whole, not somewhere within a word."""
-    assert not ignored(finding, [pattern])
-
-
-def test_an_ignored_leak_is_not_raised(tmp_path: Path) -> None:
-    """The loop runs to its end and the report has no finding."""
-    watch = "guard = memguard.watch(model, optimizer, ignore=['losses'])\n"
-    run = Run(tmp_path, LEAK.format(steps=40), watch=watch)
-    assert not run.stopped
-    assert not run.report.findings
 
 
 def test_the_growth_is_measured(finding: Finding) -> None:

@@ -21,7 +21,8 @@ _READING = "reading a report"
 def dumps(report: Report) -> str:
     """The report as JSON in ASCII, its fields always in the same order."""
     plain = report.to_dict()
-    plain["findings"] = [_finite(finding, 0) for finding in plain["findings"]]
+    for part in ("findings", "libraries", "ignored"):
+        plain[part] = [_finite(finding, 0) for finding in plain[part]]
     # ASCII lets file names that are no valid Unicode through and back.
     return json.dumps(_finite(plain, None), indent=1, ensure_ascii=True, default=str)
 

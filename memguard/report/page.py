@@ -9,6 +9,7 @@ from typing import Any
 from memguard.records import Finding, Holder, Report
 from memguard.report import drawing, words
 from memguard.report.clean import clean
+from memguard.report.endings import endings
 from memguard.units import plural
 
 _STYLE = """
@@ -73,6 +74,8 @@ def _header(report: Report) -> str:
     if report.findings:
         found = plural(len(report.findings), "finding")
         headline = f"{found} in {plural(report.step, 'step')}"
+    if report.ignored:
+        headline = f"{words.left_out(report).strip()}: {headline}"
     return f"<header><h1>{_mood(report.verdict)}{_html(headline)}</h1></header>\n"
 
 
@@ -156,4 +159,4 @@ def _footer(report: Report) -> str:
         for key, value in list(data.items())[:40]
     ]
     details = f"<details><summary>Environment</summary>{_facts(rows)}</details>" if rows else ""
-    return f"<footer>{_facts(words.closing(report))}\n{details}</footer>\n"
+    return f"<footer>{_facts(endings(report))}{_facts(words.closing(report))}\n{details}</footer>\n"

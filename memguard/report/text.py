@@ -11,6 +11,7 @@ from typing import TextIO
 from memguard.records import Finding, Holder, Report
 from memguard.report import drawing, words
 from memguard.report.clean import columns, fit
+from memguard.report.endings import endings, libraries
 from memguard.units import plural
 
 _COLORS = {
@@ -72,13 +73,15 @@ def render(report: Report, *, color: bool = False, width: int = _USUAL, short: b
 def one_line(report: Report) -> str:
     """The line that closes a run: verdict, steps, beat and memguard's own cost."""
     steps = plural(report.step, "step")
-    told = f"memguard: {report.verdict}: {steps}, {words.beat(report)}"
+    told = f"memguard: {report.verdict}{words.left_out(report)}: {steps}, {words.beat(report)}"
     if report.step <= 0 and report.verdict == "clean":
         told += ": nothing was judged"
     if report.findings:
         told += f"; {words.in_one_line(report, report.findings[0], after_others=False)}"
     if len(report.findings) > 1:
         told += f" and {plural(len(report.findings) - 1, 'more finding')}"
+    if report.libraries:
+        told += f"; {plural(len(report.libraries), 'known retention')} of libraries"
     if report.failures:
         told += f"; {plural(len(report.failures), 'part')} of memguard failed"
     share = words.cost(report)
@@ -134,7 +137,8 @@ def _full(report: Report, paper: Paper) -> list[str]:
 
 def _headline(report: Report, finding: Finding | None, paper: Paper) -> str:
     mood = words.mood(report, finding)
-    return f"memguard: {paper.paint(mood, mood)}: {words.summary(report, finding)}"
+    apart = words.left_out(report) if finding is None else ""
+    return f"memguard: {paper.paint(mood, mood)}{apart}: {words.summary(report, finding)}"
 
 
 def _finding(report: Report, finding: Finding, paper: Paper) -> list[str]:
@@ -208,13 +212,13 @@ def _others(report: Report, findings: tuple[Finding, ...], paper: Paper) -> list
 
 
 def _closing(report: Report, paper: Paper) -> list[str]:
-    return paper.labelled(words.closing(report), 2, _LABEL)
+    return paper.labelled([*endings(report), *words.closing(report)], 2, _LABEL)
 
 
 def _short(report: Report, paper: Paper) -> list[str]:
     """Headline first and bare: a traceback puts the exception's name before it."""
     if not report.findings:
-        return [words.summary(report)]
+        return [words.summary(report), *paper.labelled(libraries(report), 2, _LABEL)]
     finding, others = report.findings[0], report.findings[1:]
     suspect = "suspect: " if words.mood(report, finding) == "suspect" else ""
     lines = [suspect + words.summary(report, finding)]

@@ -38,15 +38,23 @@ def mood(report: Report, finding: Finding | None = None) -> str:
     return finding.severity
 
 
+def left_out(report: Report) -> str:
+    """What stands behind the verdict where suppressions left findings out: ` (1 ignored)`."""
+    return f" ({len(report.ignored)} ignored)" if report.ignored else ""
+
+
 def summary(report: Report, finding: Finding | None = None) -> str:
     """The headline without its first word."""
     if finding is not None:
         return clean(finding.summary, _SUMMARY)
+    steps = plural(report.step, "step")
     if report.verdict == "clean":
         if report.step <= 0:
             return "no step was seen, so nothing was judged"
-        return f"nothing kept growing in {plural(report.step, 'step')}"
-    steps = plural(report.step, "step")
+        return f"nothing {'else ' if report.ignored else ''}kept growing in {steps}"
+    if report.libraries and not report.findings:
+        known = plural(len(report.libraries), "known retention")
+        return f"{known} of libraries in {steps}, nothing of yours"
     return {"leak": f"memory is leaking after {steps}"}.get(
         report.verdict, f"growth seen in {steps}, not confirmed"
     )

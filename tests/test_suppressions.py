@@ -1,0 +1,521 @@
+"""Fingerprints, suppressions with reasons, and the catalogue of what libraries retain."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.metadata
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_reports
+from conftest import Python
+from programs import PRELUDE, Run
+
+from memguard import Report, SettingsError, catalogue
+from memguard.explain.accumulation import Located
+from memguard.explain.advice import Advice
+from memguard.explain.fingerprint import fingerprint
+from memguard.explain.places import Place, Statement
+from memguard.patterns import Pattern
+from memguard.records import Finding, Holder
+from memguard.report import data, page, text
+from memguard.settings import Settings
+from memguard.triage import Triage
+
+LEAK = """
+def fit():
+    losses = []
+    for _ in range(40):
+        losses.append(train_step(model, optimizer))
+fit()
+"""
+
+# --- fingerprints ---
+
+
+def located(**changes: Any) -> Located:
+    """A list of losses in fit(), changed as asked."""
+    place = {
+        "kind": "local",
+        "name": "losses",
+        "expression": "losses",
+        "container": "list",
+        "file": "/home/ada/train.py",
+        "function": "fit",
+        "first_line": 3,
+    }
+    statement = {"file": "/home/ada/train.py", "line": 6, "code": "losses.append(loss)"}
+    for name, value in changes.items():
+        (statement if name in ("line", "code") else place)[name] = value
+    advice = Advice("why", None, None, "advice")
+    return Located(
+        Place(**place),  # type: ignore[arg-type]
+        Statement(**statement, verb="append"),  # type: ignore[arg-type]
+        advice,
+        (),
+        "list",
+        9,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"line": 96},
+        {"first_line": 93},
+        {"file": "/mnt/rank7/job/train.py"},
+        {"container": "deque", "path": "[...]"},
+        {"numbers": {"step": 12}},
+    ],
+)
+def test_where_a_bug_stands_is_not_its_fingerprint(change: dict[str, Any]) -> None:
+    """Another line, folder or look at it is still the same bug."""
+    assert fingerprint("graph", [located(**change)]) == fingerprint("graph", [located()])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "kept"},
+        {"function": "evaluate"},
+        {"kind": "global"},
+        {"file": "/home/ada/evaluate.py"},
+        {"code": "losses.append(output)"},
+    ],
+)
+def test_another_bug_has_another_fingerprint(change: dict[str, Any]) -> None:
+    """The variable, its home, its file and the statement make a bug."""
+    assert fingerprint("graph", [located(**change)]) != fingerprint("graph", [located()])
+
+
+def test_another_kind_of_growth_has_another_fingerprint() -> None:
+    """Graphs and tensors in the same list are two findings."""
+    assert fingerprint("graph", [located()]) != fingerprint("tensor", [located()])
+
+
+def test_the_order_of_holders_is_not_in_the_fingerprint() -> None:
+    """Which of two lists is looked at first depends on when one looks."""
+    both = [located(), located(name="outputs")]
+
+    assert fingerprint("graph", both) == fingerprint("graph", both[::-1])
+
+
+def test_without_a_holder_the_module_makes_the_bug() -> None:
+    """What C++ keeps is told apart by the module whose outputs survive."""
+    first, second = (fingerprint("graph", [], [name]) for name in ("blocks.1", "head"))
+
+    assert first != second
+    assert fingerprint("graph", [], ["blocks.1"]) == first
+
+
+@pytest.mark.parametrize(
+    ("file", "other"),
+    [
+        ("/tmp/ipykernel_11/301.py", "/tmp/ipykernel_12/914.py"),
+        ("<ipython-input-5-abc>", "<ipython-input-6-abd>"),
+    ],
+)
+def test_a_notebooks_cell_keeps_its_fingerprint(file: str, other: str) -> None:
+    """Cells are numbered anew in each session."""
+    assert fingerprint("graph", [located(file=file)]) == fingerprint("graph", [located(file=other)])
+
+
+def test_runs_ranks_and_hash_seeds_agree(python: Python, tmp_path: Path) -> None:
+    """The same bug, below other lines, on other ranks, with other hash seeds: one fingerprint."""
+    found = set()
+    for rank in range(3):
+        program = tmp_path / f"rank{rank}" / "train.py"
+        program.parent.mkdir()
+        kept = "history = collections.defaultdict(list); kept = {'a', 'b', 'c'}\n"
+        loop = "for _ in range(40):\n    loss = train_step(model, optimizer)\n"
+        grows = "    for name in kept: history[name].append(loss)\n"
+        watch = "memguard.watch(model, optimizer)\n"
+        program.write_text(PRELUDE + "\n" * rank + watch + kept + loop + grows)
+        env = {"RANK": str(rank), "PYTHONHASHSEED": str(rank), "MEMGUARD_REPORT": "{rank}.json"}
+        python(program, cwd=tmp_path, env=env)
+        report = data.loads((tmp_path / f"{rank}.json").read_text())
+        found.add(report.findings[0].fingerprint)
+
+    assert len(found) == 1
+
+
+# --- patterns ---
+
+FINDING = sample_reports.RUNNING_SUM_FINDING
+WITH_MODULES = dataclasses.replace(
+    FINDING,
+    holders=(
+        dataclasses.replace(
+            FINDING.holders[0],
+            file="/home/ada/project/vision/train.py",
+            modules=("vision.train", "torchmetrics.classification.roc"),
+        ),
+    ),
+)
+
+
+def is_ignored(finding: Finding, *patterns: str) -> bool:
+    return Triage([Pattern(pattern) for pattern in patterns]).sort(finding) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "graph",
+        "total_loss",
+        "train.py",
+        "*/train.py",
+        "local of train_epoch",
+        "3f9c1a",
+        "blocks.11",
+        "kind:graph",
+        "holder:total_*",
+        "holder:local of *",
+        "file:*/vision/*",
+        "file:train.py",
+        "fingerprint:3f9c1a",
+        "module:blocks.*",
+        "module:vision.train",
+        "module:torchmetrics.*",
+        "module:project.vision.train",
+        "kind:graph & holder:total_loss",
+        "kind: graph",
+    ],
+)
+def test_a_pattern_leaves_a_finding_out(pattern: str) -> None:
+    """Fingerprint, kind, holder, file and module are matched, by field or whichever it is."""
+    assert is_ignored(WITH_MODULES, "nothing", pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "tensor",
+        "loss",
+        "train_epoch",
+        "evaluate.py",
+        "kind:total_loss",
+        "holder:graph",
+        "file:blocks.11",
+        "module:total_loss",
+        "kind:graph & holder:history",
+        "Total_loss",
+        "module:torchmetrics",
+    ],
+)
+def test_other_patterns_do_not(pattern: str) -> None:
+    """A pattern is matched whole, in its own field, and all its parts must match."""
+    assert not is_ignored(WITH_MODULES, pattern)
+
+
+def test_brackets_mean_themselves() -> None:
+    """Holders are written with them: `sums['loss'][...]`."""
+    holder = Holder("sums['loss'][...]", "local of fit")
+    finding = dataclasses.replace(FINDING, holders=(holder,))
+
+    assert is_ignored(finding, "holder:sums['loss'][...]")
+    assert not is_ignored(finding, "holder:sums['los']")
+    assert not is_ignored(dataclasses.replace(finding, holders=(Holder("s", ""),)), "holder:[s]")
+
+
+# --- files of patterns ---
+
+FILE = """\
+# The plot at the end needs them;
+# they are few.
+holder:losses
+kind:tensor & file:*/vendor/*   # issue 12: the vendor knows
+
+fingerprint:3f9c1a
+"""
+
+
+def read(**keywords: object) -> tuple[Pattern, ...]:
+    return Settings.read(keywords, {}).ignore
+
+
+def test_a_file_gives_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comments above the patterns or behind one are the reason; a blank line ends them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "known.txt").write_text(FILE)
+
+    first, second, third = read(ignore="known.txt")
+
+    assert (first, first.where) == ("holder:losses", "known.txt:3")
+    assert first.reason == "The plot at the end needs them; they are few."
+    assert (second, second.where) == ("kind:tensor & file:*/vendor/*", "known.txt:4")
+    assert second.reason == "issue 12: the vendor knows"
+    assert (third, third.reason) == ("fingerprint:3f9c1a", "")
+
+
+def test_a_reason_can_stand_behind_a_pattern_anywhere() -> None:
+    """In code, in pyproject.toml and in the environment as well."""
+    [pattern] = read(ignore=["holder:losses  # plotted at the end"])
+
+    assert (pattern, pattern.reason) == ("holder:losses", "plotted at the end")
+
+
+def test_patterns_stay_what_they_are_when_copied() -> None:
+    """Settings are pickled for workers, and may be read from settings again."""
+    pattern = Pattern("holder:losses", "plotted", "known.txt:3")
+
+    for same in (
+        pickle.loads(pickle.dumps(pattern)),
+        copy.deepcopy(pattern),
+        *read(ignore=[pattern]),
+    ):
+        assert (same, same.reason, same.where) == ("holder:losses", "plotted", "known.txt:3")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            "hodler:losses",
+            "'hodler' is no field, known are fingerprint, kind, holder, file, module",
+        ),
+        ("missing.txt", "there is no such file"),
+        (Path("missing"), "it cannot be read"),
+        ("wrong.txt", "'colour' in wrong.txt:2 is no field"),
+    ],
+)
+def test_a_wrong_pattern_is_one_clear_error(
+    value: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip of the pen would otherwise suppress nothing, or a whole list would be missing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.txt").write_text("kind:graph\ncolour:red\n")
+
+    with pytest.raises(SettingsError) as caught:
+        read(ignore=value)
+
+    assert said in str(caught.value)
+    assert "; accepted: patterns, separated by commas" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_pattern_in_the_environment_does_not_stop_the_job() -> None:
+    """It is told in one line and passed over."""
+    settings = Settings.read({}, {"MEMGUARD_IGNORE": "hodler:losses"})
+
+    assert settings.ignore == ()
+    assert "'hodler' is no field" in settings.problems[0]
+
+
+# --- what is told of it ---
+
+
+def test_an_ignored_leak_is_not_raised_and_not_lost(tmp_path: Path) -> None:
+    """The loop runs to its end; the report keeps the whole finding apart, and says by what."""
+    watch = (
+        "guard = memguard.watch(model, optimizer, "
+        "ignore=['holder:losses  # plotted', 'kind:tensor'])\n"
+    )
+    run = Run(tmp_path, LEAK, watch=watch)
+
+    assert not run.stopped
+    assert run.report.findings == ()
+    assert run.report.verdict == "clean"
+    [ignored] = run.report.ignored
+    assert ignored.finding.holders[0].name == "losses"
+    assert (ignored.pattern, ignored.reason) == ("holder:losses", "plotted")
+    assert [(one.pattern, one.used) for one in run.report.suppressions] == [
+        ("holder:losses", 1),
+        ("kind:tensor", 0),
+    ]
+    assert text.render(run.report).startswith("memguard: clean (1 ignored): nothing else kept")
+
+
+def test_a_run_closes_with_how_many_were_ignored(python: Python, tmp_path: Path) -> None:
+    """The last line of `memguard run` does not call clean what was only left out."""
+    program = tmp_path / "train.py"
+    program.write_text(PRELUDE + LEAK)
+
+    ended = python("-m", "memguard", "run", "--ignore", "holder:losses", program)
+
+    assert ended.returncode == 0
+    assert re.match(r"memguard: clean \(1 ignored\): \d+ steps", ended.stderr)
+
+
+def test_a_finding_made_again_is_counted_once() -> None:
+    """A growing finding is looked at again and again; every pattern that matches is of use."""
+    triage = Triage([Pattern("graph"), Pattern("total_loss"), Pattern("kind:tensor")])
+
+    for step in (12, 15, 19):
+        triage.sort(dataclasses.replace(FINDING, step=step))
+
+    assert [one.used for one in triage.suppressions()] == [1, 1, 0]
+    [ignored] = triage.ignored()
+    assert (ignored.pattern, ignored.finding.step) == ("graph", 19)
+
+
+def test_every_form_ends_with_suppressions_and_their_use() -> None:
+    """Text, page and JSON say what was used, how often, and what never was."""
+    report = sample_reports.ALL["ignored"]
+
+    for told in (text.render(report), page.render(report)):
+        assert "holder:total_loss (known.txt:2) left out 1 finding: plotted at the end" in told
+        assert "3f9c1b never used" in told
+    written = json.loads(data.dumps(report))
+    assert [one["used"] for one in written["suppressions"]] == [0, 1, 0]
+    assert written["ignored"][0]["finding"]["fingerprint"] == "3f9c1a"
+    assert data.loads(data.dumps(report)) == report
+
+
+# --- the catalogue ---
+
+
+def metric_finding(**changes: Any) -> Finding:
+    """Tensors in a metric of a library, changed as asked."""
+    holder = {
+        "name": "metric.preds",
+        "where": "attribute of BinaryAveragePrecision",
+        "chain": ("module train", "global metric: BinaryAveragePrecision", ".preds: list"),
+        "modules": ("train", "torchmetrics.classification.average_precision"),
+    }
+    return dataclasses.replace(FINDING, kind="tensor", holders=(Holder(**{**holder, **changes}),))
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The distributions that are installed, to be filled in."""
+    installed: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(catalogue, "_version", catalogue._version.__wrapped__)
+    return installed
+
+
+def test_a_librarys_retention_is_told_apart(versions: dict[str, str]) -> None:
+    """It is a warning with the library's name, version, the way out and the issue."""
+    versions["torchmetrics"] = "1.8.2"
+
+    sorted_ = Triage(()).sort(metric_finding())
+
+    assert sorted_ is not None
+    assert sorted_.severity == "warning"
+    known = sorted_.known
+    assert known is not None
+    assert (known.library, known.version) == ("torchmetrics", "1.8.2")
+    assert known.link.startswith("https://github.com/")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"modules": ("train", "mymetrics.average_precision")},
+        {"chain": ("module train", "global metric: Mine", ".history: list")},
+        {"modules": ("train", "torchmetrics_extra")},
+    ],
+)
+def test_the_users_own_bug_is_not_the_librarys(
+    change: dict[str, Any], versions: dict[str, str]
+) -> None:
+    """Another library, or another attribute of it, is no known retention."""
+    versions["torchmetrics"] = "1.8.2"
+
+    sorted_ = Triage(()).sort(metric_finding(**change))
+
+    assert sorted_ is not None
+    assert sorted_.known is None
+    assert sorted_.severity == "leak"
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [("5.8.0", True), ("5.8.9.dev0", True), ("5.9.0rc1", False), ("5.9", False), ("5.10.4", False)],
+)
+def test_a_version_without_it_is_not_blamed(
+    version: str, known: bool, versions: dict[str, str]
+) -> None:
+    """Versions are compared number by number, so that 5.10 comes after 5.9."""
+    versions["transformers"] = version
+    finding = metric_finding(
+        where="cache of RTDetrV2SinePositionEmbedding.forward",
+        chain=(
+            "class RTDetrV2SinePositionEmbedding",
+            ".forward: _lru_cache_wrapper",
+            "(...): list",
+        ),
+        modules=("transformers.models.rt_detr_v2.modeling_rt_detr_v2",),
+    )
+
+    sorted_ = Triage(()).sort(finding)
+
+    assert sorted_ is not None
+    assert (sorted_.known is not None) is known
+
+
+def test_a_suppression_comes_before_the_catalogue(versions: dict[str, str]) -> None:
+    """What a user does not want to hear of is not told as the library's either."""
+    versions["torchmetrics"] = "1.8.2"
+
+    assert Triage([Pattern("module:torchmetrics.*")]).sort(metric_finding()) is None
+
+
+@pytest.mark.parametrize("entry", catalogue.ENTRIES, ids=lambda entry: str(entry.reference))
+def test_each_entry_says_why_and_where_it_is_known(entry: catalogue.Entry) -> None:
+    """A public issue, a reason, a way out, and patterns that can be read."""
+    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", entry.link)
+    assert entry.why
+    assert entry.remedy
+    assert re.compile(entry.reference)
+    assert entry.before is None or re.fullmatch(r"\d+(\.\d+)*", entry.before)
+
+
+LIBRARY = """
+class Metric:
+    def __init__(self):
+        self.preds = []
+    def update(self, scores):
+        self.preds.append(scores)
+Metric.__module__ = "torchmetrics.classification"
+metric = Metric()
+for _ in range({steps}):
+    train_step(model, optimizer)
+    metric.update(torch.ones(2 ** 18))
+"""
+
+
+def test_a_librarys_growth_ends_no_job(tmp_path: Path, versions: dict[str, str]) -> None:
+    """It is warned of, stands apart in the report, and the verdict is not leak."""
+    versions["torchmetrics"] = "1.8.2"
+    watch = "guard = memguard.watch(model, optimizer, max_growth='8MiB')\n"
+
+    with pytest.warns(match="known retention of libraries"):
+        run = Run(tmp_path, LIBRARY.format(steps=40), watch=watch)
+
+    assert not run.stopped
+    assert run.report.verdict == "suspect"
+    assert run.report.findings == ()
+    [finding] = run.report.libraries
+    assert finding.holders[0].name.endswith("preds")
+
+
+def test_the_same_growth_of_ones_own_is_raised(tmp_path: Path, versions: dict[str, str]) -> None:
+    """The twin without the library's name."""
+    watch = "guard = memguard.watch(model, optimizer, max_growth='8MiB')\n"
+    program = LIBRARY.format(steps=40).replace("torchmetrics.classification", "mine")
+
+    assert Run(tmp_path, program, watch=watch).stopped
+
+
+def test_an_older_report_is_still_read() -> None:
+    """Reports of before have no libraries, no ignored findings and no suppressions."""
+    plain = sample_reports.RUNNING_SUM.to_dict()
+    for name in ("libraries", "ignored", "suppressions"):
+        del plain[name]
+    del plain["findings"][0]["known"]
+    del plain["findings"][0]["holders"][0]["modules"]
+
+    assert Report.from_dict(plain) == sample_reports.RUNNING_SUM
