@@ -21,7 +21,7 @@ class Entry:
 
     Attributes:
         library: the distribution as pip names it, and the package that must be on the chain.
-        before: first version without it; None while every version has it.
+        before: first version without it, without zeros at its end; None while every version has it.
         reference: regular expression of a line of the holder's chain.
         where: glob of the holder's home in words.
         why: what the library keeps, and until when.
@@ -99,10 +99,7 @@ def _is_affected(entry: Entry, version: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     """The release's numbers; what follows them (rc1, .post0, +cu126) does not count."""
     match = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in match[0].split(".")] if match is not None else []
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    return tuple(int(part) for part in match[0].split(".")) if match is not None else ()
 
 
 @functools.cache

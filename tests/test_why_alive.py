@@ -247,6 +247,17 @@ def _cycle() -> Any:
     return whole
 
 
+def test_an_object_that_refers_to_itself_is_a_cycle() -> None:
+    """The shortest cycle there is."""
+    things: list[Any] = [Thing()]
+    things[0].me = things[0]
+
+    [kept] = memguard.why_alive(things[0]).kept
+
+    assert kept.cycles == (("itself: Thing", ".me: Thing"),)
+    assert [holder.name for holder in kept.holders] == ["things"]
+
+
 def test_parts_are_no_holders_where_there_are_others() -> None:
     """A cycle beside a true holder does not count among the references to cut."""
     box = Box()
@@ -281,6 +292,19 @@ def test_further_references_get_a_line_each() -> None:
     assert kept.others == 10 - 2 - 5
     assert str(answer).startswith("memguard: 10 references keep this Thing alive")
     assert "box2.content, attribute of Box" in str(answer)
+    assert str(answer).endswith("and 3 more references")
+
+
+def test_a_crowd_of_references_is_counted() -> None:
+    """Of a hundred thousand, some are followed and the others counted, in less than seconds."""
+    thing = Thing()
+    crowd = [(thing,) for _ in range(100_000)]
+
+    answer = memguard.why_alive(thing)
+
+    assert answer.holders[0].name == "crowd"
+    assert answer.kept[0].others > 99_000
+    assert crowd
 
 
 # --- classes ---

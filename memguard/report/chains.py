@@ -89,7 +89,7 @@ def _holder(holder: Holder, paper: Paper) -> list[str]:
 
 
 def _facts(one: Kept) -> words.Facts:
-    said = words.listed([clean(line) for line in one.also], "reference")
+    said = [("" if i else "also", clean(line)) for i, line in enumerate(one.also)]
     if one.others:
         said.append(("" if said else "also", f"and {plural(one.others, 'more reference')}"))
     if one.cycles:
