@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import sys
@@ -305,6 +306,49 @@ def test_a_crowd_of_references_is_counted() -> None:
     assert answer.holders[0].name == "crowd"
     assert answer.kept[0].others > 99_000
     assert crowd
+
+
+def test_a_near_root_costs_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six references lie between variable and object; the heap is not gone through for each."""
+    outer: Any = Thing()
+    outer.a = Thing()
+    outer.a.b = Thing()
+    outer.a.b.c = {"things": [Thing()]}
+    passes: list[int] = []
+    real = gc.get_referrers
+
+    def counted(*targets: Any) -> list[Any]:
+        passes.append(len(targets))
+        return real(*targets)
+
+    monkeypatch.setattr(gc, "get_referrers", counted)
+
+    answer = memguard.why_alive(outer.a.b.c["things"][0])
+
+    assert answer.holders[0].name == "outer.a.b.c"
+    assert answer.holders[0].chain[-2:] == ("['things']: list", "[...]: Thing")
+    assert len(passes) <= 2
+
+
+def test_a_root_that_is_far_is_found_all_the_same() -> None:
+    """What the way down does not reach is found on the way up."""
+    crowd = [Thing() for _ in range(50_000)]
+    last: Any = crowd[-1]
+    last.inner = Thing()
+    last.inner.things = [Thing()]
+
+    answer = memguard.why_alive(last.inner.things[0])
+    del last
+    crowded = memguard.why_alive(crowd[-1].inner.things[0])  # type: ignore[attr-defined]
+
+    assert answer.holders[0].name == "last.inner.things"
+    assert crowded.holders[0].chain[-5:] == (
+        "local crowd: list",
+        "[...]: Thing",
+        ".inner: Thing",
+        ".things: list",
+        "[...]: Thing",
+    )
 
 
 # --- classes ---

@@ -123,6 +123,15 @@ class Frames:
         found = self._by_value.get(id(value), [])
         return sorted(found, key=lambda pair: (not self.views[pair[0]].user, pair[0], pair[1]))
 
+    def values_of_user(self) -> list[Any]:
+        """Values of the variables of the user's functions, innermost first, threads in turn."""
+        return [
+            value
+            for view, values in zip(self.views, self._locals, strict=True)
+            if view.user
+            for value in values.values()
+        ]
+
     def integers(self, index: int) -> dict[str, int]:
         """Integer variables visible in that frame."""
         view = self.views[index]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from memguard import _kinds
+from memguard.explain.descent import Descent
 from memguard.explain.edges import isinstance_exact, own_dict
 from memguard.explain.frames import Frames, is_own_file, is_user_file
 
@@ -42,6 +43,7 @@ class Search:
         self._own = {id(item) for item in own} | frames.own_ids
         self._own |= {id(part) for part in (self.objects, self.parents, self.level, self.below)}
         self._modules = _module_dicts(frames)
+        self._descent: Descent | None = None
 
     def run(self, targets: Sequence[Any]) -> None:
         """Search upward from `targets` until all have a root of the user's or nothing is left."""
@@ -58,6 +60,9 @@ class Search:
             self._own.add(id(frontier))
             self._propagate()
             if not frontier or self._rooted_by_user() == everything:
+                break
+            self._meet(frontier)
+            if self._rooted_by_user() == everything:
                 break
             if time.perf_counter() > deadline or len(self.objects) > MAX_OBJECTS:
                 self.complete = False
@@ -87,6 +92,39 @@ class Search:
                 following.append(referrer)
         referrers.clear()
         return following
+
+    def _meet(self, frontier: list[Any]) -> None:
+        """Link what the way down from the user's variables has met already."""
+        if self._descent is None:
+            self._descent = Descent(self._users_roots(), self._is_foreign)
+            self._own.add(id(self._descent.parents))
+        for item in frontier:
+            below = item
+            for parent in reversed(self._descent.way_to(item)):
+                key = id(parent)
+                parents = self.parents.setdefault(id(below), [])
+                if key not in parents:
+                    parents.append(key)
+                self.objects.setdefault(key, parent)
+                self.level.setdefault(key, self.level[id(below)] + 1)
+                below = parent
+        self._propagate()
+
+    def _users_roots(self) -> list[Any]:
+        """Values of the variables of the user's functions, then the dicts of their modules."""
+        roots = self.frames.values_of_user()
+        dicts = [view.frame.f_globals for view in self.frames.views if view.user]
+        for name in sorted(set(self._modules.values())):
+            values = own_dict(sys.modules.get(name))
+            if values is not None and is_user_module(name, values):
+                dicts.append(values)
+        roots += {id(values): values for values in dicts}.values()
+        return roots
+
+    def _is_foreign(self, item: Any) -> bool:
+        if id(item) in self._own or self._is_ours(item):
+            return True
+        return id(item) in self._modules
 
     def _link(self, referrer: Any, wanted: set[int]) -> None:
         for child in gc.get_referents(referrer):
@@ -156,6 +194,8 @@ class Search:
         """Let go of everything that was looked at."""
         for table in (self.objects, self.parents, self.level, self.below, self._modules):
             table.clear()
+        if self._descent is not None:
+            self._descent.release()
 
 
 def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
