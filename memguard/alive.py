@@ -177,9 +177,10 @@ def _holder(holding: Holding) -> Holder:
         where = "held by nothing that Python shows" if not holding.rooted else ""
         return Holder(f"a {holding.type}", where, chain=holding.chain)
     context = statement.context if statement is not None else ()
+    name, where = _called(holding, place)
     return Holder(
-        name=_name(place),
-        where=where_of(place),
+        name=name,
+        where=where,
         file=statement.file if statement is not None else place.file,
         line=statement.line if statement is not None else None,
         code=statement.code if statement is not None else None,
@@ -190,13 +191,14 @@ def _holder(holding: Holding) -> Holder:
     )
 
 
-def _name(place: Place) -> str:
-    """The name, with a library object's attributes that lead on: `net.lin.weight`."""
-    onwards = place.path if _ATTRIBUTES.fullmatch(place.path) else ""
-    return name_of(place) + onwards
+def _called(holding: Holding, place: Place) -> tuple[str, str]:
+    """Name and home; a library object's attributes that lead on are part of the name."""
+    if holding.owner and _ATTRIBUTES.fullmatch(place.path):
+        return name_of(place) + place.path, f"attribute of {holding.owner}"
+    return name_of(place), where_of(place)
 
 
 def _in_one_line(holding: Holding) -> str:
     if holding.place is None:
         return "; ".join(holding.chain[-2:])
-    return f"{_name(holding.place)}, {where_of(holding.place)}"
+    return ", ".join(_called(holding, holding.place))

@@ -169,7 +169,7 @@ class Settings:
         read_ignore,
         "patterns, separated by commas, or the name of a file with one pattern a line",
         "PATTERN",
-        "findings to leave out: a pattern, or a file of them",
+        "findings to leave out: a pattern such as holder:losses, or a file of them",
     )
     problems: tuple[str, ...] = ()
 

@@ -39,6 +39,7 @@ class Holding:
         place: the variable a user knows it by; None when nothing on the chain has a name.
         statement: the user's statement that puts it there, when the source tells.
         type: type of what holds it.
+        owner: class whose attribute the object is; empty where it is none.
         direct: whether a running function's variable is the object itself.
         rooted: whether the chain begins at something that lives by itself.
         cycle: whether it is one of the object's own parts that refers back.
@@ -48,6 +49,7 @@ class Holding:
     place: Place | None = None
     statement: Statement | None = None
     type: str = ""
+    owner: str = ""
     direct: bool = False
     rooted: bool = True
     cycle: bool = False
@@ -289,7 +291,10 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
         # The object itself under a name: what sets the name is meant, not what the object gathers.
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
     kind = type(steps[position].value).__name__
-    return Holding(chain, place, statement, kind, line.direct, line.rooted, line.cycle)
+    last = steps[-1]
+    is_attribute = last.edge.kind in ("attribute", "buffer") and last.owner is not None
+    owner = type.__getattribute__(type(last.owner), "__qualname__") if is_attribute else ""
+    return Holding(chain, place, statement, kind, owner, line.direct, line.rooted, line.cycle)
 
 
 def _statement(place: Place, stack: Sequence[Spot]) -> Statement | None:
