@@ -24,35 +24,42 @@ Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
 
-_tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+# By identity, and with the type itself to keep that its own: a metaclass may hash in its own way.
+_tensor_types: dict[int, tuple[type, bool]] = {
+    id(cls): (cls, True) for cls in (torch.Tensor, torch.nn.Parameter)
+}
 # A type's own `__mro__`, read past any metaclass that answers differently.
 _mro = type.__dict__["__mro__"].__get__
 
 
+def _inherits(cls: type, base: type) -> bool:
+    return any(ancestor is base for ancestor in _mro(cls))
+
+
 def is_tensor_type(cls: type) -> bool:
     """Whether instances of `cls` are tensors; runs no code of the class, unlike isinstance."""
-    known = _tensor_types.get(cls)
+    known = _tensor_types.get(id(cls))
     if known is None:
-        known = torch.Tensor in _mro(cls)
+        known = cls, _inherits(cls, torch.Tensor)
         # A program that makes classes in a loop must not grow this table for ever.
         if len(_tensor_types) < 10_000:
-            _tensor_types[cls] = known
-    return known
+            _tensor_types[id(cls)] = known
+    return known[1]
 
 
 def is_module(value: object) -> bool:
     """Whether `value` is an nn.Module, judged by its real type."""
-    return torch.nn.Module in _mro(type(value))
+    return _inherits(type(value), torch.nn.Module)
 
 
 def is_optimizer(value: object) -> bool:
     """Whether `value` is a torch.optim.Optimizer, judged by its real type."""
-    return torch.optim.Optimizer in _mro(type(value))
+    return _inherits(type(value), torch.optim.Optimizer)
 
 
 def is_context(value: object) -> bool:
     """Whether `value` is the ctx of a custom autograd Function."""
-    return torch.autograd.function.FunctionCtx in _mro(type(value))
+    return _inherits(type(value), torch.autograd.function.FunctionCtx)
 
 
 def is_node(value: object) -> bool:

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from memguard import _kinds
 from memguard._heap import family, objects_of
 from memguard.errors import UsageError
 from memguard.explain.frames import Frames
@@ -23,7 +24,7 @@ _HAVE_GC = 1 << 14
 # References beyond the limit that get a line each.
 _MOST_ALSO = 5
 # Values that Python makes once and shares among everybody.
-_SHARED = (type(None), bool, type(...), type(NotImplemented))
+_SHARED = frozenset(map(id, (type(None), bool, type(...), type(NotImplemented))))
 _ATTRIBUTES = re.compile(r"(\.[^\W\d]\w*)+")
 _SMALL_INTEGERS = range(-5, 257)
 
@@ -100,19 +101,19 @@ def why_alive(obj: object, limit: int = 3) -> WhyAlive:
     most = _limit(limit)
     if _is_class(obj):
         return _of_class(obj, most)
-    if type(obj) in _SHARED or (type(obj) is int and obj in _SMALL_INTEGERS):
+    if id(type(obj)) in _SHARED or (type(obj) is int and obj in _SMALL_INTEGERS):
         raise UsageError(
             f"why_alive: obj is {obj!r}, which Python makes once, shares and never frees; "
             "accepted: an object that your program made, or a class"
         )
-    with Frames() as frames:
+    with Frames() as frames, _kinds.without_overrides():
         held = holders_of(obj, frames, frames.stack())
     return WhyAlive(held.type, (_kept(held, most),))
 
 
 def _is_class(obj: object) -> bool:
     """Whether `obj` is a class by its real type, whatever it says itself."""
-    return type in type.__dict__["__mro__"].__get__(type(obj))
+    return any(cls is type for cls in type.__dict__["__mro__"].__get__(type(obj)))
 
 
 def _limit(limit: object) -> int:
@@ -137,7 +138,7 @@ def _of_class(cls: Any, most: int) -> WhyAlive:
     living = objects_of(family(cls))
     count = len(living)
     try:
-        with Frames() as frames:
+        with Frames() as frames, _kinds.without_overrides():
             stack = frames.stack()
             kept = tuple(_instance(living, at, frames, stack) for at in _spread(count, most))
     finally:

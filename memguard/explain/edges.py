@@ -90,8 +90,10 @@ def edge(parent: Any, child: Any) -> Edge:
 
 def isinstance_exact(value: Any, classes: type | tuple[type, ...]) -> bool:
     """isinstance by the real type: a class that lies about `__class__` is not asked."""
-    lineage = type.__dict__["__mro__"].__get__(type(value))
-    return any(cls in lineage for cls in (classes if type(classes) is tuple else (classes,)))
+    wanted = classes if type(classes) is tuple else (classes,)
+    # By identity: a metaclass may compare its classes in ways of its own.
+    lineage = map(id, type.__dict__["__mro__"].__get__(type(value)))
+    return not {id(cls) for cls in wanted}.isdisjoint(lineage)
 
 
 def _sequence(parent: Any, child: Any) -> Edge | None:
