@@ -248,15 +248,19 @@ def _cycle() -> Any:
     return whole
 
 
-def test_an_object_that_refers_to_itself_is_a_cycle() -> None:
-    """The shortest cycle there is."""
-    things: list[Any] = [Thing()]
-    things[0].me = things[0]
+@pytest.mark.parametrize("with_dict", [False, True])
+def test_an_object_that_refers_to_itself_is_a_cycle(with_dict: bool) -> None:
+    """The shortest cycle there is, with and without a dict for the attributes."""
+    thing: Any = Thing()
+    thing.me = thing
+    things = [thing]
+    if with_dict:
+        assert vars(thing)  # from now on there is a dict, which refers to the object as well
 
-    [kept] = memguard.why_alive(things[0]).kept
+    [kept] = memguard.why_alive(thing).kept
 
     assert kept.cycles == (("itself: Thing", ".me: Thing"),)
-    assert [holder.name for holder in kept.holders] == ["things"]
+    assert [holder.name for holder in kept.holders] == ["things", "thing"]
 
 
 def test_parts_are_no_holders_where_there_are_others() -> None:

@@ -74,10 +74,12 @@ class Search:
     def _expand(self, frontier: list[Any], level: int) -> list[Any]:
         wanted = {id(item) for item in frontier if not self.is_root(item)}
         sources = [item for item in frontier if id(item) in wanted]
-        self._own |= {id(frontier), id(sources), id(wanted)}
+        # From Python 3.13 on the tuple of arguments is a referrer like any other.
+        arguments = tuple(sources)
+        self._own |= {id(frontier), id(sources), id(wanted), id(arguments)}
         if not sources:
             return []
-        referrers = gc.get_referrers(*sources)
+        referrers = gc.get_referrers(*arguments)
         self._own.add(id(referrers))
         following: list[Any] = []
         for referrer in referrers:
@@ -112,7 +114,8 @@ class Search:
 
     def _users_roots(self) -> list[Any]:
         """Values of the variables of the user's functions, then the dicts of their modules."""
-        roots = self.frames.values_of_user()
+        values_of_user = self.frames.values_of_user()
+        roots = [value for value in values_of_user if id(value) not in self._own]
         dicts = [view.frame.f_globals for view in self.frames.views if view.user]
         for name in sorted(set(self._modules.values())):
             values = own_dict(sys.modules.get(name))
