@@ -253,7 +253,7 @@ def test_an_object_that_refers_to_itself_is_a_cycle(with_dict: bool) -> None:
     """The shortest cycle there is, with and without a dict for the attributes."""
     thing: Any = Thing()
     thing.me = thing
-    things = [thing]
+    things = [thing]  # noqa: F841
     if with_dict:
         assert vars(thing)  # from now on there is a dict, which refers to the object as well
 
