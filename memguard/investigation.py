@@ -45,6 +45,7 @@ class Case:
         reason: the judge's words.
         evaluation: whether the loop runs the model without going backward.
         awaiting: whether no backward ends the steps, so that one may still come.
+        tensors: how many tensors each of `births` left, on average; 0 when they are not counted.
     """
 
     kind: Kind
@@ -53,6 +54,7 @@ class Case:
     reason: str
     evaluation: bool = False
     awaiting: bool = False
+    tensors: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ class Investigator:
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
         survivors, device, each = self._measure(case)
+        if survivors:
+            each_birth = sum(map(len, survivors.values())) / len(survivors)
+            case = replace(case, tensors=each_birth)
         if case.kind == "tensor" and not worth_a_warning(
             each * self._count(case), self._figures.max_growth(device), self._figures.limit(device)
         ):
@@ -168,7 +173,7 @@ class Investigator:
         pending = first.statement.pending if first and first.statement else None
         count = self._count(case)
         nodes = explanation.weight.nodes if case.kind != "tensor" else 0
-        grown = growing.growth(case.births, count, case.now, nodes, size)
+        grown = growing.growth(case.births, count, case.now, nodes, size, max(1.0, case.tensors))
         per_step = grown.per_step.bytes + grown.per_step.nodes * growing.NODE_BYTES
         forecast = growing.forecast(
             self._figures.limit(device),
@@ -208,7 +213,7 @@ class Investigator:
             severity,
             _summary(case, count, ruling.bound),
             _fingerprint(case.kind, explanation.located),
-            case.births[0],
+            growing.since_it_grows(case.births)[0],
             case.now,
             grown,
             forecast if ruling.bound is None else None,
@@ -343,7 +348,7 @@ def _where(located: Located) -> str:
 
 
 def _summary(case: Case, count: int, bound: int | None) -> str:
-    pace = growing.rate_in_words(case.births, count, case.now)
+    pace = growing.rate_in_words(case.births, count, case.now, max(1.0, case.tensors))
     if case.kind == "graph":
         owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
         summary = f"{owner} autograd graphs are still alive"
@@ -351,6 +356,10 @@ def _summary(case: Case, count: int, bound: int | None) -> str:
         summary = (
             f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
         )
+    elif case.tensors:
+        # Those of several steps are met together, so that their steps cannot be counted.
+        alive = plural(round(count * case.tensors), "tensor")
+        summary = f"{alive} of past steps are still alive"
     else:
         summary = f"tensors of {plural(count, 'past step')} are still alive"
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"

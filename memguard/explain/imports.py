@@ -6,6 +6,7 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 
+from memguard.explain.frames import is_user_file
 from memguard.explain.syntax import Scope, Source, read_source
 
 # Files beside the stack's are read as long as their text stays within this many bytes: parsing it
@@ -114,7 +115,8 @@ class Imports:
                 if known is not None:
                     return known
                 if os.path.isfile(path):
-                    return self._read(path)
+                    # What libraries do, and memguard beside a checkout, is not the user's doing.
+                    return self._read(path) if is_user_file(path) else None
         return None
 
     def _read(self, path: str) -> Source | None:
