@@ -19,6 +19,8 @@ from memguard import _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.graph import attached_tensors, live_tensors
+from memguard.explain.hooks import defined_at
+from memguard.explain.places import Place
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
@@ -137,7 +139,8 @@ class Investigator:
             if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
-        located = (explanation.cycle,) if explanation.cycle is not None else ()
+        found = explanation.cycle or explanation.native
+        located = (found,) if found is not None else ()
         nameless = not located and not explanation.located
         if nameless and len(case.births) < UNTOLD and threading.active_count() > 1:
             # They may be another thread's, which holds them where nobody can look.
@@ -334,12 +337,27 @@ def _where(located: Located) -> str:
         "class": f"class attribute of {place.owner}",
         "closure": f"variable captured by {function}",
         "default": f"default argument of {function}",
-        "hook": f"hook {function}, registered on {place.owner} again and again",
-        "cache": f"cache of {function}",
+        "argument": f"argument that a partial binds to {function}",
+        "hook": _hooks_in_words(place),
+        "cache": f"cache of {function}{_size_in_words(place)}",
+        "built": f"being built in {function}",
+        "native": "held by C++",
         "ctx": f"ctx of {place.owner}",
         "cycle": f"reference cycle through {place.owner}",
     }
     return words[place.kind]
+
+
+def _hooks_in_words(place: Place) -> str:
+    often = f"{place.entries} times" if place.entries is not None else "again and again"
+    return f"hook {defined_at(place)}, registered on {place.owner} {often}"
+
+
+def _size_in_words(place: Place) -> str:
+    if place.entries is None:
+        return ""
+    limit = "no limit" if place.limit is None else f"at most {place.limit}"
+    return f", {plural(place.entries, 'entry', 'entries')} and {limit}"
 
 
 def _summary(case: Case, count: int, bound: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memguard import _torch
@@ -16,6 +16,9 @@ from memguard.explain.source import find_statement
 
 # An object is the accumulation point when this share of the sampled births hangs on it.
 COVERAGE = 0.6
+
+# Survivors may be shared out among several holders: each of those has at least this share.
+SHARE = 0.3
 
 MAX_HOLDERS = 3
 
@@ -73,14 +76,19 @@ def accumulation_points(
     stack: list[Spot],
     weight: graph.Weight,
 ) -> list[Located]:
-    need = max(2, math.ceil(COVERAGE * len(set(born))))
+    total = len(set(born))
+    need, least = (max(2, math.ceil(share * total)) for share in (COVERAGE, SHARE))
     children = paths.children_of(search)
     remaining = (1 << len(targets)) - 1
     found: list[Located] = []
     while len(found) < MAX_HOLDERS:
         key = _densest(search, born, remaining, need)
         if key is None:
-            break
+            if need <= least:
+                break
+            need = least
+            continue
+        key = _inside(search, key, born, remaining, least, children)
         mask = search.below[key] & remaining
         remaining &= ~mask
         below = _target_below(search, key, mask, targets, children)
@@ -100,7 +108,7 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
             continue
         if edges.isinstance_exact(item, type):
             continue
-        births = {birth for bit, birth in enumerate(born) if (mask & remaining) >> bit & 1}
+        births = _births(mask & remaining, born)
         if len(births) >= need:
             coverage[key] = len(births)
     if not coverage:
@@ -108,6 +116,40 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
     enough = max(coverage.values()) * 0.8
     dense = [key for key, births in coverage.items() if births >= enough]
     return min(dense, key=lambda key: (search.level[key], type(search.objects[key]).__name__))
+
+
+def _inside(
+    search: Search,
+    key: int,
+    born: list[int],
+    remaining: int,
+    least: int,
+    children: dict[int, list[int]],
+) -> int:
+    """From an object whose attributes share the survivors out to the attribute with the most."""
+    item = search.objects[key]
+    values = edges.own_dict(item)
+    owner: Any = item
+    if edges.is_container(item):
+        owners = (search.objects[parent] for parent in search.parents.get(key, ()))
+        owner = next((other for other in owners if edges.own_dict(other) is item), None)
+    elif values is None and not edges.slots(item):
+        return key
+    if owner is None:
+        return key
+    below = [*children.get(key, ()), *children.get(id(values), ())]
+    shares: list[tuple[int, str, int]] = []
+    for child in below:
+        value = search.objects[child]
+        if edges.is_container(value) and value is not edges.own_dict(owner):
+            covered = len(_births(search.below.get(child, 0) & remaining, born))
+            name = next((n for n, v in edges.attributes(owner) if v is value), "")
+            shares += [(-covered, name, child)] if covered >= least and name else []
+    return min(shares)[2] if shares else key
+
+
+def _births(mask: int, born: list[int]) -> set[int]:
+    return {birth for bit, birth in enumerate(born) if mask >> bit & 1}
 
 
 def _target_below(
@@ -137,7 +179,23 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
-    statement = find_statement(place, stack, question.evaluation)
+    chain = naming.chain_text(steps, search)
+    located = told(question, place, chain, type(point).__name__, stack, weight)
+    limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
+    return replace(located, limit=limit, thread=thread)
+
+
+def told(
+    question: Question,
+    place: Place,
+    chain: tuple[str, ...],
+    kind: str,
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> Located:
+    """A place with the statement that makes it grow and what to do about it."""
+    plain = question.kind != "graph"
+    statement = find_statement(place, stack, question.evaluation, plain=plain)
     after_backward = None if question.kind != "graph" else weight.saved_bytes == 0
     advice = advise(
         question.kind,
@@ -146,16 +204,7 @@ def locate(
         evaluation=question.evaluation,
         after_backward=after_backward,
     )
-    return Located(
-        place,
-        statement,
-        advice,
-        naming.chain_text(steps, search),
-        type(point).__name__,
-        len(question.births),
-        edges.size_limit(point),
-        naming.thread_of(steps[0], search),
-    )
+    return Located(place, statement, advice, chain, kind, len(question.births))
 
 
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:

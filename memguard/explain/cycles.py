@@ -10,6 +10,7 @@ from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
+from memguard.explain.hooks import place_of_hook
 from memguard.explain.places import Place, Spot
 from memguard.explain.search import Search, is_user_module
 from memguard.explain.source import find_statement
@@ -108,18 +109,8 @@ def _hook_place(steps: Sequence[naming.Step]) -> Place | None:
         return None
     for step in steps:
         if step.edge.kind == "closure" and is_user_file(step.owner.__code__.co_filename):
-            code = step.owner.__code__
-            return Place(
-                "hook",
-                step.owner.__name__,
-                f"{step.owner.__name__} closing over {step.edge.name}",
-                "function",
-                file=code.co_filename,
-                function=step.owner.__qualname__,
-                first_line=code.co_firstlineno,
-                owner="a tensor",
-                module=step.owner.__module__,
-            )
+            expression = f"{step.owner.__name__} closing over {step.edge.name}"
+            return place_of_hook(step.owner, expression, "function", "the tensor", None)
     return None
 
 

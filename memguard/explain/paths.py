@@ -22,22 +22,23 @@ def children_of(search: Search) -> dict[int, list[int]]:
 def path_to_root(search: Search, start: int) -> list[Any]:
     """Objects from the root a user knows best down to the object `start`.
 
-    The user's own variables come first, then the shorter path, then other roots; with equal
-    claims the name decides, so that the same program gives the same path. Without any root the
-    longest line of ancestors is returned, its top first.
+    The user's own variables come first, parameters after those of whoever handed the object over,
+    then the shorter path, then other roots; with equal claims the name decides, so that the same
+    program gives the same path. Without any root the longest line of ancestors is returned, its
+    top first.
     """
     came_from: dict[int, int | None] = {start: None}
     frontier, distance = [start], 0
-    best: tuple[tuple[int, int, int, str], int] | None = None
+    best: tuple[tuple[int, int, int, int, str], int] | None = None
     last = start
     while frontier:
         for key in frontier:
             rank = _rank(search, key)
             if rank is not None:
-                claim = (rank[0], distance, rank[1], rank[2])
+                claim = (rank[0], rank[1], distance, rank[2], rank[3])
                 if best is None or claim < best[0]:
                     best = (claim, key)
-        if best is not None and best[0][0] == 0:
+        if best is not None and best[0][:2] == (0, 0):
             break
         following: list[int] = []
         for key in frontier:
@@ -57,19 +58,23 @@ def path_to_root(search: Search, start: int) -> list[Any]:
     return path
 
 
-def _rank(search: Search, key: int) -> tuple[int, int, str] | None:
-    """(not the user's, kind of root, name) when the object is a root; None otherwise."""
+def _rank(search: Search, key: int) -> tuple[int, int, int, str] | None:
+    """(not the user's, a parameter, kind of root, name) when the object is a root, else None."""
     item = search.objects[key]
     stranger = 0 if search.is_user_root(item) else 1
     module = search.root_module(item)
     if module is not None:
-        return stranger, 1, module
+        return stranger, 0, 1, module
     holding = search.frames.holding(item)
     if holding:
         index, name = holding[0]
-        return (0 if search.frames.views[index].user else 1), 0, f"{index:06d}{name}"
+        view = search.frames.views[index]
+        return (0 if view.user else 1), int(view.borrows(name)), 0, f"{index:06d}{name}"
+    built = search.built.get(key)
+    if built is not None:
+        return 0, 0, 0, f"{built.index:06d}{built.name}"
     if search.is_root(item):
-        return stranger, 2, type(item).__name__
+        return stranger, 0, 2, type(item).__name__
     return None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from memguard.explain.consuming import consumers
 from memguard.explain.expressions import starts_over
 from memguard.explain.loops import Region
-from memguard.explain.places import Place
+from memguard.explain.places import Place, Spot
 from memguard.explain.program import Program
 from memguard.explain.rewrite import looks_like_tensor
 from memguard.explain.syntax import Scope, bindings, dotted
@@ -104,6 +105,39 @@ def _logging_calls(program: Program) -> Iterator[Growth]:
                     plain = [arg for arg in likely if isinstance(arg, ast.Name)]
                     if name == level and likely:
                         yield Growth(piece, "append", (plain or likely)[0])
+
+
+def built_growth(program: Program, place: Place, stack: Sequence[Spot]) -> Growth | None:
+    """The comprehension, or the call that uses up a generator, which builds what is kept."""
+    for spot in stack:
+        if (spot.file, spot.function, spot.first_line) != (
+            place.file,
+            place.function,
+            place.first_line,
+        ):
+            continue
+        source = next((s for s in program.sources if s.file == spot.file), None)
+        found = list(consumers(source, spot.line)) if source is not None else []
+        found = [c for c in found if c.container in (place.container, _sum_of(place.container))]
+        named = [c for c in found if c.name == place.name]
+        for consumer in [*reversed(named), *reversed(found)]:
+            return Growth(consumer.piece, "build", consumer.value)
+    return None
+
+
+def _sum_of(container: str) -> str:
+    return "Tensor" if container.endswith("Tensor") else ""
+
+
+def properties(owners: Iterable[Scope], attribute: str) -> list[str]:
+    """Properties of classes that give the attribute out under another name."""
+    found: dict[str, None] = {}
+    for method in (child for owner in owners for child in owner.children.values()):
+        if method.is_function and method.marks & {"property", "cached_property"}:
+            returned = [p.node.value for p in method.pieces if isinstance(p.node, ast.Return)]
+            if any(dotted(value) == f"{method.receiver()}.{attribute}" for value in returned):
+                found[method.name] = None
+    return list(found)
 
 
 def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:
