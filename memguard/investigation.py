@@ -334,6 +334,7 @@ def _where(located: Located) -> str:
         "global": f"global of {module}",
         "attribute": f"attribute of {place.owner}",
         "buffer": f"buffer of {place.owner}",
+        "state": f"state of {place.owner}",
         "class": f"class attribute of {place.owner}",
         "closure": f"variable captured by {function}",
         "default": f"default argument of {function}",

@@ -191,7 +191,11 @@ def _generator(parent: Any, child: Any) -> Edge | None:
     if frame is None:
         return None
     names = [name for name, value in read_locals(frame).items() if value is child]
-    return Edge("frame", f" local {names[0]}", names[0]) if names else Edge("frame", "")
+    if not names:
+        return Edge("frame", "")
+    kept = type(parent) is types.FrameType
+    text = f".f_locals[{names[0]!r}]" if kept else f" local {names[0]}"
+    return Edge("frame", text, names[0])
 
 
 def _cache(parent: Any, child: Any) -> Edge | None:

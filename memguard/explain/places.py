@@ -18,6 +18,7 @@ PlaceKind = Literal[
     "hook",  # hook registered on a module, tensor or node; `name` is the hook function's
     "cache",  # functools.cache / lru_cache; `name` is the decorated function's
     "ctx",  # attribute of a custom autograd.Function's ctx; `owner` is the Function subclass
+    "state",  # state of an optimizer, by parameter
     "built",  # what a comprehension or call is still building; `name` is what it is assigned to
     "native",  # memory that C++ holds for an API of torch's; `name` says which
     "cycle",  # reference cycle with no root; `owner` is one class of it, `name` an attribute in it
@@ -104,6 +105,8 @@ Verb = Literal[
     "attribute",  # o.x = v, self.x = v
     "assign",  # x = v
     "build",  # x = [f(v) for v in vs], x = sum(f(v) for v in vs)
+    "raise",  # raise x, raise E from x: exceptions keep the frames they pass
+    "show",  # the last line of a notebook's cell, whose result the session keeps
     "register",  # module.register_forward_hook(hook) and its like
     "call",  # record(x, v): grows inside something without source
     "define",  # def/lambda/decorator that makes the holder

@@ -152,8 +152,9 @@ def _attribute_place(
     cls = type(step.owner)
     numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
     numbers.update(_module_integers(cls))
+    state = step.edge.name == "state" and _torch.is_optimizer(step.owner)
     return Place(
-        "buffer" if step.edge.kind == "buffer" else "attribute",
+        "state" if state else "buffer" if step.edge.kind == "buffer" else "attribute",
         step.edge.name,
         _expression(steps, at),
         container,

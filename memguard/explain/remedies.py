@@ -47,7 +47,7 @@ def made_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy 
     if place.kind == "cache":
         return _cache(place, statement)
     if statement is not None and statement.verb == "register":
-        return _registered(statement)
+        return _registered(place, statement)
     if statement is not None and statement.verb == "define":
         return _captured(place, statement)
     if "grad" in (place.name, place.path.rpartition(".")[2]) and kind == "graph":
@@ -122,7 +122,7 @@ def _cache(place: Place, statement: Statement | None) -> Remedy:
     return Remedy(why, f"@{limited}(maxsize=16)", alternative)
 
 
-def _registered(statement: Statement) -> Remedy:
+def _registered(place: Place, statement: Statement) -> Remedy:
     closed = _on_itself(statement)
     if closed is not None:
         return closed
@@ -137,6 +137,8 @@ def _registered(statement: Statement) -> Remedy:
         "register it once before the loop and let it store output.detach() where no gradient "
         "is needed"
     )
+    if place.owner in ("a tensor or node", "the tensor"):
+        alternative = "give it a weakref.ref to what it uses, which its graph keeps anyway"
     handle = "handle"
     if line is not None and isinstance(line.node, ast.Assign):
         handle = dotted(line.node.targets[0]) or handle

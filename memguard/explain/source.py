@@ -20,6 +20,7 @@ from memguard.explain.program import Program
 from memguard.explain.subject import Subject
 from memguard.explain.syntax import Scope, Source
 from memguard.explain.text import code_of, context_of, read_line
+from memguard.explain.unusual import is_session_variable
 from memguard.explain.verbs import Growth
 
 # Holders that no other statement empties: what bounds them stands elsewhere, or nothing does.
@@ -83,6 +84,7 @@ class _Finder:
             "closure": self._closure,
             "attribute": self._attribute,
             "buffer": self._attribute,
+            "state": self._attribute,
             "class": self._attribute,
         }
         growth = special.library_growth(self._program, self._place, self._regions)
@@ -115,7 +117,9 @@ class _Finder:
         """A local, a default argument, a global."""
         home, place = self._home, self._place
         if home is None:
-            return None
+            return self._library_variable() if place.kind == "global" else None
+        if is_session_variable(place.name) and _is_cell(home.source.file):
+            return special.shown(self._program, self._stack)
         path = path_keys(place.path)
         if place.name == home.receiver() and path and path[0].startswith(".") and home.owner:
             return self._grown_attribute(path[0][1:], [home.owner])
@@ -128,6 +132,14 @@ class _Finder:
             owners = self._program.name_types(place.name, home).classes
             found = self._grown_attribute(path[0][1:], owners) or found
         return found
+
+    def _library_variable(self) -> Growth | None:
+        """A variable of a library's module, as the user's files write it: `sys.last_value`."""
+        module, name = self._place.module or "", self._place.name
+        names = frozenset((module, module.rpartition(".")[2]))
+        subject = self._subject(modules=names, member=name)
+        self._candidates.look(subject, scopes_with(self._program, name))
+        return self._chooser.best(self._candidates.growths)
 
     def _look_elsewhere(self, subject: Subject, home: Source) -> None:
         """A module's variable as other files, or other cells of a notebook, call it."""

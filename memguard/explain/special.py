@@ -38,7 +38,9 @@ def _registrations(program: Program, place: Place) -> Iterator[Growth]:
     every = (scope for source in program.sources for scope in source.scopes)
     for piece in (piece for scope in every for piece in scope.pieces):
         for call in piece.calls():
-            method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            method = dotted(call.func).rpartition(".")[2]
+            if isinstance(call.func, ast.Attribute):
+                method = call.func.attr
             if _REGISTERING.fullmatch(method) and _hands_over(call, names, place.first_line):
                 yield Growth(piece, "register", call.args[0] if call.args else None)
 
@@ -127,6 +129,18 @@ def built_growth(program: Program, place: Place, stack: Sequence[Spot]) -> Growt
 
 def _sum_of(container: str) -> str:
     return "Tensor" if container.endswith("Tensor") else ""
+
+
+def shown(program: Program, stack: Sequence[Spot]) -> Growth | None:
+    """The last line of the notebook's cell that is running: the session keeps its result."""
+    for spot in stack:
+        source = next((s for s in program.sources if s.file == spot.file), None)
+        if spot.function != "<module>" or source is None or not source.module.pieces:
+            continue
+        last = source.module.pieces[-1]
+        if isinstance(last.node, ast.Expr):
+            return Growth(last, "show", last.node.value)
+    return None
 
 
 def properties(owners: Iterable[Scope], attribute: str) -> list[str]:

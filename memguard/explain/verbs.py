@@ -63,6 +63,10 @@ def growths(view: View, piece: Piece) -> Iterator[Growth]:
             found = _bound(view, piece, target, value, whole)
             if found is not None:
                 yield found
+    if isinstance(node, ast.Raise) and any(
+        part is not None and view.is_holder(part) for part in (node.exc, node.cause)
+    ):
+        yield Growth(piece, "raise", None, (), view.calls)
     for call in piece.calls():
         found = _called(view, piece, call) or _renewed(view, piece, call)
         if found is not None:

@@ -58,7 +58,7 @@ CASES = {
         "on Parameter",
     ),
     "global module hook": _each_step(
-        "HOOKS.append(nn.modules.module.register_module_forward_hook(make(loss)))",
+        "nn.modules.module.register_module_forward_hook(make(loss))",
         ("module torch.nn.modules.module", "global _global_forward_hooks: OrderedDict of"),
         "on every module",
     ),
