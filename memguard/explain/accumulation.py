@@ -92,10 +92,27 @@ def accumulation_points(
         mask = search.below[key] & remaining
         remaining &= ~mask
         below = _target_below(search, key, mask, targets, children)
-        path = [*paths.path_to_root(search, key), *below]
+        path = [*paths.best_path(search, key), *below]
         located = locate(question, search, path, len(below), stack, weight)
         if located is not None and not is_known(located, found):
             found.append(located)
+    return found or _one_by_one(question, search, targets, stack, weight)
+
+
+def _one_by_one(
+    question: Question,
+    search: Search,
+    targets: list[Any],
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> list[Located]:
+    """Survivors that have nothing in common: the newest are named each by what holds it."""
+    found: list[Located] = []
+    for target in reversed(targets):
+        path = paths.best_path(search, id(target)) if len(found) < MAX_HOLDERS else []
+        if path and search.is_user_root(path[0]):
+            located = locate(question, search, path, 0, stack, weight)
+            found += [located] if located is not None and not is_known(located, found) else []
     return found
 
 

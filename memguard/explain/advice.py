@@ -66,7 +66,7 @@ def advise(
         evaluation: whether the loop runs the model without going backward.
         after_backward: whether backward has freed the activations; None when nobody knows.
     """
-    remedy = made_remedy(kind, place, statement) or unusual_remedy(kind, place, statement)
+    remedy = unusual_remedy(kind, place, statement) or made_remedy(kind, place, statement)
     if remedy is None and kind != "graph":
         remedy = plain_remedy(kind, place, statement)
     if remedy is None:
@@ -111,6 +111,13 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
 
 def _unknown(place: Place, statement: Statement | None) -> Remedy:
     name = place.expression
+    if statement is not None and statement.verb == "call" and statement.value is None:
+        return Remedy(
+            f"{name} keeps what it is given or what it calls back for, and each keeps its graph",
+            None,
+            f"let what `{statement.code}` is given or calls back give .detach() tensors or .item() "
+            "numbers",
+        )
     where = f" in `{statement.code}`" if statement is not None else ""
     return Remedy(
         f"{name} keeps tensors of past steps, and each keeps the graph it came from",
@@ -160,10 +167,10 @@ def _assigned_value(line: Line) -> ast.expr | None:
 def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Remedy:
     """Several values at once: each of them is detached."""
     text = line.text(value)
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr in _TAKING_APART:
-            line.call_on(value.func.value, ".detach()")
-            return Remedy(why, line.result(), f"[v.item() for v in {text}] where they are numbers")
+    func = value.func if isinstance(value, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr in _TAKING_APART:
+        line.call_on(func.value, ".detach()")
+        return Remedy(why, line.result(), f"[v.item() for v in {text}] where they are numbers")
     parts = _results_of(value)
     assigned = not isinstance(line.node, ast.Expr) and not isinstance(line.node, ast.AugAssign)
     if parts[0] is not value or assigned or looks_like_tensor(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from memguard import _torch
@@ -12,6 +13,7 @@ from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
 from memguard.explain.hooks import place_of_hook
 from memguard.explain.places import Place, Spot
+from memguard.explain.remedies import holder_text
 from memguard.explain.search import Search, is_user_module
 from memguard.explain.source import find_statement
 
@@ -76,18 +78,23 @@ def _cycle_place(
     closing = min(named, key=_claim)
     owner, name = closing.owner, closing.edge.name
     cls = type(owner)
+    own_view = any(step.edge.kind == "base" for step in steps)
     place = Place(
         "cycle",
         name,
         f"{cls.__name__}.{name}",
         type(closing.value).__name__,
+        "._base" if own_view else "",
         file=placing.class_file(cls),
         owner=cls.__qualname__,
         module=cls.__module__,
     )
-    statement = find_statement(place, stack, question.evaluation)
+    statement = find_statement(place, stack, question.evaluation, plain=True)
+    if own_view and statement is not None:
+        place = replace(place, expression=holder_text(place, statement))
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
-    chain = ("no root: a reference cycle", *_loop_text(steps))
+    kind = "a view of the tensor it is kept on, held by C++" if own_view else "a reference cycle"
+    chain = (f"no root: {kind}", *_loop_text(steps))
     return Located(place, statement, advice, chain, cls.__name__, len(question.births))
 
 

@@ -168,7 +168,7 @@ def _from_carried(
     try:
         scored: list[tuple[int, Located]] = []
         for target in targets:
-            path = paths.path_to_root(search, id(target))
+            path = paths.best_path(search, id(target))
             located = locate(question, search, path, 0, stack, weight)
             if located is None or is_known(located, [other for _, other in scored]):
                 continue

@@ -44,6 +44,7 @@ class Search:
         self.below: dict[int, int] = {}
         self.built: dict[int, Built] = {}
         self.complete = True
+        self._expanded: set[int] = set()
         self._own = {id(item) for item in own} | frames.own_ids
         self._own |= {id(part) for part in (self.objects, self.parents, self.level, self.below)}
         self._modules = _module_dicts(frames)
@@ -71,7 +72,7 @@ class Search:
         self._propagate()
         beyond = 0
         while frontier:
-            if self._rooted(self._is_owned_root) == everything:
+            if self._rooted(self.is_owned_root) == everything:
                 return
             beyond += self._rooted(self.is_user_root) == everything
             if beyond > BORROWED_LEVELS:
@@ -86,6 +87,23 @@ class Search:
             if len(self.objects) > MAX_OBJECTS:
                 self.complete = False
                 return
+
+    def deepen(self, key: int) -> bool:
+        """Look one level further up from an object; False when all above it is known."""
+        ancestors, pending = {key}, [key]
+        while pending:
+            above = [p for p in self.parents.get(pending.pop(), ()) if p not in ancestors]
+            ancestors.update(above)
+            pending += above
+        level = max(self.level[one] for one in ancestors) + 1
+        frontier = [self.objects[one] for one in ancestors - self._expanded]
+        frontier = [item for item in frontier if not self.is_root(item)]
+        self._own.add(id(frontier))
+        if not frontier or level > MAX_LEVELS:
+            return False
+        self._expand(frontier, level)
+        self._propagate()
+        return True
 
     def _adopt(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
         """Take in references that the collector does not show; what is new is looked into next."""
@@ -106,6 +124,7 @@ class Search:
         wanted = {id(item) for item in frontier if not self.is_root(item)}
         sources = [item for item in frontier if id(item) in wanted]
         self._own |= {id(frontier), id(sources), id(wanted)}
+        self._expanded |= wanted
         if not sources:
             return []
         referrers = gc.get_referrers(*sources)
@@ -169,9 +188,9 @@ class Search:
 
     def is_user_root(self, item: Any) -> bool:
         """Whether a root the user knows: a local of their frame, a variable of their module."""
-        return self._is_owned_root(item) or self.frames.known(item) or id(item) in self.built
+        return self.is_owned_root(item) or self.frames.known(item) or id(item) in self.built
 
-    def _is_owned_root(self, item: Any) -> bool:
+    def is_owned_root(self, item: Any) -> bool:
         """The same, parameters left out: whoever handed the object over is to be found."""
         name = self._modules.get(id(item))
         if name is not None:

@@ -11,6 +11,7 @@ from memguard.explain import native, special
 from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
 from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
+from memguard.explain.frames import is_user_file
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, running_regions
 from memguard.explain.origins import is_single, origin_of
@@ -42,12 +43,20 @@ def find_statement(
         plain: whether what gathers are tensors without graph.
     """
     try:
-        program = Program([place.file, *(spot.file for spot in stack)])
+        files = [spot.file for spot in stack]
+        if place.file is not None and not _is_strangers(place.file, files):
+            files.insert(0, place.file)
+        program = Program(files)
         if not program.sources:
             return None
         return _Finder(program, place, stack, evaluation, plain).find()
     except RecursionError:
         return None  # an expression nested deeper than anyone writes
+
+
+def _is_strangers(file: str, files: Sequence[str]) -> bool:
+    """Whether a file is a library's while the program is the user's own."""
+    return not is_user_file(file) and any(map(is_user_file, files))
 
 
 class _Finder:
@@ -131,6 +140,9 @@ class _Finder:
         if (found is None or found.weak) and path and path[0].startswith("."):
             owners = self._program.name_types(place.name, home).classes
             found = self._grown_attribute(path[0][1:], owners) or found
+        if (found is None or found.weak) and not subject.is_tensor:
+            running = special.running_call(self._program, place.name, self._stack)
+            found = running or found
         return found
 
     def _library_variable(self) -> Growth | None:

@@ -131,6 +131,19 @@ def _sum_of(container: str) -> str:
     return "Tensor" if container.endswith("Tensor") else ""
 
 
+def running_call(program: Program, name: str, stack: Sequence[Spot]) -> Growth | None:
+    """A call of an object's method in which the loop runs: a trainer's own loop, say."""
+    for spot in stack:
+        scope = program.find(spot.file, spot.function, spot.first_line)
+        for piece in scope.pieces if scope is not None else ():
+            if piece.top <= spot.line <= piece.last:
+                methods = [call.func for call in piece.calls()]
+                bases = [dotted(f.value) for f in methods if isinstance(f, ast.Attribute)]
+                if any(base.partition(".")[0] == name for base in bases):
+                    return Growth(piece, "call", None, weak=True)
+    return None
+
+
 def shown(program: Program, stack: Sequence[Spot]) -> Growth | None:
     """The last line of the notebook's cell that is running: the session keeps its result."""
     for spot in stack:

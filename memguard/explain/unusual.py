@@ -24,6 +24,8 @@ def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Reme
         return _NATIVE[place.name]()
     if place.kind == "state":
         return _stale_state(place)
+    if place.kind == "cycle" and place.path.startswith("._base"):
+        return _view_of_itself(place, statement)
     if kind != "graph" or statement is None:
         return None
     if statement.verb == "build":
@@ -72,10 +74,10 @@ def _raised(place: Place, statement: Statement) -> Remedy:
     name = place.expression
     if isinstance(node, ast.Raise) and node.cause is not None and line is not None:
         line.replace(node.cause, "None")
-        why = (
-            f"each error keeps the one before as its __cause__, with the frames that {name} passed"
-        )
+        why = f"{name} keeps the errors before it as its __cause__, with the frames they passed"
         alternative = f"keep repr(error) or error.with_traceback(None) in {name}"
+        if name.startswith("sys.last_"):
+            alternative = f"`del {name}` once it was looked at"
         return Remedy(why, line.result(), alternative)
     why = f"{name} is one exception raised again and again: each time it keeps the frames it passes"
     if not isinstance(node, ast.Raise) or node.exc is None or line is None:
@@ -145,6 +147,20 @@ def _stale_state(place: Place) -> Remedy:
     alternative = f"make a new optimizer when the parameters change, in place of {base}"
     told = f"when a parameter goes, drop its state: `{fix}`, or {alternative}"
     return Remedy(why, fix, alternative, told)
+
+
+def _view_of_itself(place: Place, statement: Statement | None) -> Remedy:
+    why = (
+        f"{place.expression} is a view of the tensor it is kept on, and a view keeps what it was "
+        "cut from: a cycle through C++ that no collection frees"
+    )
+    alternative = "keep it in a variable of its own"
+    line = line_of(statement)
+    value = line.find(statement.value) if line is not None and statement is not None else None
+    if line is None or value is None:
+        return Remedy(why, None, f".clone() it, or {alternative}")
+    line.call_on(value, ".clone()")
+    return Remedy(why, line.result(), alternative)
 
 
 def _autocast() -> Remedy:

@@ -39,7 +39,7 @@ CASES = {
     "buffer with statistics": Case(
         "norm.running_mean",
         ("global norm: Norm", ".running_mean: Tensor"),
-        ("x.mean(0).detach()", "no_grad"),
+        (".detach()", "no_grad"),
         """
         class Norm(nn.Module):
             def __init__(self):
@@ -67,8 +67,8 @@ CASES = {
         """,
     ),
     "ctx of a custom function": Case(
-        "ctx.out",
-        ("GateBackward", ".out: Tensor"),
+        "ctx.gate",
+        ("GateBackward", ".gate: Tensor"),
         ("ctx.save_for_backward",),
         """
         class Gate(torch.autograd.Function):
@@ -77,8 +77,8 @@ CASES = {
                 gate = torch.sigmoid(x)
                 out = x * gate
                 ctx.save_for_backward(x)
-                ctx.gate = gate
-                ctx.out = out  # grows
+                ctx.gate = gate  # grows
+                ctx.out = out
                 return out, gate
             @staticmethod
             def backward(ctx, g, h):
@@ -109,7 +109,7 @@ CASES = {
     ),
     "attribute of a tensor that is a view of it": Case(
         "rows.first",
-        ("a tensor, held by C++", ".first: Tensor"),
+        ("held by C++", ".first: Tensor"),
         (".clone()",),
         """
         for _ in range(40):
@@ -127,14 +127,15 @@ CASES = {
         """
         with torch.autocast("cpu", dtype=torch.bfloat16):  # grows
             for _ in range(40):
-                x, y = batch()
-                extra = torch.randn(8, 8, requires_grad=True)
-                loss = ((model(x @ extra)) - y).pow(2).mean()
-                optimizer.zero_grad(); loss.backward(); optimizer.step()
+                extra = torch.randn(64, 64, requires_grad=True)
+                (torch.randn(8, 64) @ extra).sum().backward()
+                train_step(model, optimizer)
         """,
+        kind="tensor",
+        watch=TIGHT,
     ),
     "constants of traced functions": Case(
-        "what torch.jit.trace has compiled",
+        "TorchScript's compilation unit",
         ("held by C++", "TorchScript"),
         ("torch.jit.trace", "once"),
         """
