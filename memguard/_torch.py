@@ -80,6 +80,14 @@ def node_of(tensor: torch.Tensor) -> Node | None:
         return None
 
 
+def is_number(value: object) -> bool | None:
+    """Whether a tensor is a single number; None for what is no tensor."""
+    if not is_tensor_type(type(value)):
+        return None
+    with without_overrides():
+        return cast("torch.Tensor", value).numel() == 1
+
+
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read."""
     return tensor.grad if tensor.is_leaf else None

@@ -350,7 +350,8 @@ def _where(located: Located) -> str:
 
 
 def _hooks_in_words(place: Place) -> str:
-    often = f"{place.entries} times" if place.entries is not None else "again and again"
+    # One hook on each of many tensors is counted nowhere.
+    often = f"{place.entries} times" if (place.entries or 0) > 1 else "again and again"
     return f"hook {defined_at(place)}, registered on {place.owner} {often}"
 
 

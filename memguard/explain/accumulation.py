@@ -23,6 +23,10 @@ SHARE = 0.3
 MAX_HOLDERS = 3
 
 
+# Ways from a holder to a survivor that is itself what was put in.
+_DIRECT = frozenset(("", "[...]", "{...}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Located:
     """One accumulation point, explained; text and numbers only.
@@ -197,7 +201,8 @@ def locate(
     if place is None:
         return None
     chain = naming.chain_text(steps, search)
-    located = told(question, place, chain, type(point).__name__, stack, weight)
+    single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
+    located = told(question, place, chain, type(point).__name__, stack, weight, single)
     limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
     return replace(located, limit=limit, thread=thread)
 
@@ -209,10 +214,16 @@ def told(
     kind: str,
     stack: list[Spot],
     weight: graph.Weight,
+    single: bool | None = None,
 ) -> Located:
-    """A place with the statement that makes it grow and what to do about it."""
+    """A place with the statement that makes it grow and what to do about it.
+
+    `single` says whether what is put in is one number, where the survivor itself tells.
+    """
     plain = question.kind != "graph"
     statement = find_statement(place, stack, question.evaluation, plain=plain)
+    if statement is not None and statement.single is None:
+        statement = replace(statement, single=single)
     after_backward = None if question.kind != "graph" else weight.saved_bytes == 0
     advice = advise(
         question.kind,

@@ -11,7 +11,7 @@ from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
-from memguard.explain.hooks import place_of_hook
+from memguard.explain.hooks import are_hooks, place_of_hook
 from memguard.explain.places import Place, Spot
 from memguard.explain.remedies import holder_text
 from memguard.explain.search import Search, is_user_module
@@ -28,7 +28,7 @@ def find_cycle(
     """Without a root: the attribute that closes the cycle, or the ctx that keeps the tensor."""
     kept = _located(question, search, targets, stack, weight)
     for located in kept:
-        if located.place.kind == "ctx":
+        if located.place.kind in ("ctx", "hook"):
             return located
     children = paths.children_of(search)
     loop = paths.cycle_through(search, children)
@@ -51,7 +51,9 @@ def _located(
     found: list[Located] = []
     for target in targets:
         path = paths.path_to_root(search, id(target))
-        located = locate(question, search, path, 0, stack, weight)
+        # What hangs on a hook that C++ keeps is the hook's doing.
+        below = len(path) - 1 if are_hooks(path[0]) else 0
+        located = locate(question, search, path, below, stack, weight)
         if located is not None and not is_known(located, found):
             found.append(located)
     return found

@@ -252,7 +252,9 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     moved = ""
     if tensors and value and (line := line_of(statement)) is not None:
         part = line.find(value)
-        if part is not None and not value.endswith(".cpu()") and _is_one_tensor(part):
+        if part is not None and value.endswith(".numpy()"):
+            moved = f"; `{value}.copy()` keeps no tensor alive"
+        elif part is not None and not value.endswith(".cpu()") and _is_one_tensor(part):
             moved = f"; on a GPU, move them off it: `{called_on(value, part, '.cpu()')}`"
         if isinstance(part, ast.Subscript):
             moved += "; a slice keeps all it was cut from alive: .clone() it"

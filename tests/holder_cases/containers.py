@@ -163,8 +163,8 @@ CASES = {
         """,
     ),
     "itertools.tee": Case(
-        "behind",
-        ("global behind: _tee",),
+        "ahead",
+        ("global ahead: _tee",),
         ("tee", "detach()"),
         """
         import itertools

@@ -8,7 +8,7 @@ CASES = {
     "closure": Case(
         "seen",
         ("global log: function", "closes over seen: list"),
-        ("seen.append(value.detach())",),
+        ("seen.append(value.item())",),
         """
         def make_logger():
             seen = []
@@ -24,7 +24,7 @@ CASES = {
     "closure over a sum": Case(
         "total",
         ("global add: function", "closes over total: Tensor"),
-        ("total += value.detach()",),
+        ("total += value.item()",),
         """
         def make_adder():
             total = 0.0
@@ -52,7 +52,7 @@ CASES = {
     "default argument": Case(
         "kept",
         ("global remember: function", "default kept: list"),
-        ("kept.append(value.detach())",),
+        ("kept.append(value.item())",),
         """
         def remember(value, kept=[]):
             kept.append(value)  # grows
@@ -64,7 +64,7 @@ CASES = {
     "keyword-only default": Case(
         "kept",
         ("global remember: function", "default kept: dict"),
-        ("kept[step] = value.detach()",),
+        ("kept[step] = value.item()",),
         """
         def remember(step, value, *, kept={}):
             kept[step] = value  # grows
@@ -85,9 +85,9 @@ CASES = {
         """,
     ),
     "list bound by a partial": Case(
-        "note",
-        ("global note: partial", "(partial argument): list"),
-        ("kept.append(value.detach())",),
+        "kept",
+        ("global note: partial", "bound argument kept: list"),
+        ("kept.append(value.item())",),
         """
         def keep(kept, value):
             kept.append(value)  # grows
@@ -95,6 +95,7 @@ CASES = {
         for _ in range(40):
             note(train_step(model, optimizer))
         """,
+        where="argument that a partial binds to keep",
     ),
     "bound methods in a list": Case(
         "callbacks",
@@ -115,7 +116,7 @@ CASES = {
     "object behind a bound method": Case(
         "update.__self__.values",
         ("global update: method", ".__self__: Meter", ".values: list"),
-        ("self.values.append(value.detach())",),
+        ("self.values.append(value.item())",),
         """
         class Meter:
             def __init__(self):
@@ -130,7 +131,7 @@ CASES = {
     "attribute of a function": Case(
         "remember.kept",
         ("global remember: function", ".kept: list"),
-        ("remember.kept.append(value.detach())",),
+        ("remember.kept.append(value.item())",),
         """
         def remember(value):
             remember.kept.append(value)  # grows
@@ -150,7 +151,7 @@ CASES = {
         for step in range(40):
             loss_of(step)
         """,
-        where="cache of loss_of, 9 entries and no limit",
+        where="cache of loss_of, 8 entries and no limit",
     ),
     "cache of a method": Case(
         "Net2.loss_of(...)",
@@ -166,7 +167,7 @@ CASES = {
         for step in range(40):
             net.loss_of(step)
         """,
-        where="cache of Net2.loss_of, 9 entries and no limit",
+        where="cache of Net2.loss_of, 8 entries and no limit",
     ),
     "generator": Case(
         "seen",
@@ -187,7 +188,7 @@ CASES = {
     "coroutine": Case(
         "seen",
         ("global sink: coroutine", "local seen: list"),
-        ("seen.append(value.detach())",),
+        ("seen.append(value.item())",),
         """
         import types
         @types.coroutine
@@ -207,32 +208,30 @@ CASES = {
     ),
     "asynchronous generator": Case(
         "seen",
-        ("local losses: async_generator", "local seen: list"),
-        ("seen.append(loss.item())",),
+        ("local sink: async_generator", "local seen: list"),
+        ("seen.append(", ".detach()"),
         """
         import asyncio
-        async def epoch():
+        async def keep():
             seen = []
             while True:
-                loss = train_step(model, optimizer)
-                seen.append(loss)  # grows
-                yield len(seen)
+                seen.append((yield))  # grows
         async def main():
-            losses = epoch()
+            sink = keep()
             try:
+                await sink.asend(None)
                 for _ in range(40):
-                    await losses.__anext__()
-                    optimizer.step()
+                    await sink.asend(train_step(model, optimizer))
             finally:
-                await losses.aclose()
+                await sink.aclose()
         asyncio.run(main())
         """,
-        where="local of epoch",
+        where="local of keep",
     ),
     "asyncio task": Case(
         "kept",
         ("local consumer: Task", "coroutine", "local kept: list"),
-        ("kept.append(item.detach())",),
+        ("kept.append(item.item())",),
         """
         import asyncio
         async def consume(source):
@@ -253,7 +252,7 @@ CASES = {
     "asyncio task that nobody keeps": Case(
         "kept",
         ("coroutine", "local kept: list"),
-        ("kept.append(item.detach())",),
+        ("kept.append(item.item())",),
         """
         import asyncio
         async def consume(source):
@@ -283,7 +282,7 @@ CASES = {
         """,
     ),
     "context variable": Case(
-        "LOSSES.get()",
+        "LOSSES",
         ("global LOSSES: ContextVar", ".get(): list"),
         ("LOSSES.get().append(", ".detach()"),
         """
@@ -297,7 +296,7 @@ CASES = {
         """,
     ),
     "default of a context variable": Case(
-        "LOSSES.get()",
+        "LOSSES",
         ("global LOSSES: ContextVar", ".get(): list"),
         ("LOSSES.get().append(", ".detach()"),
         """

@@ -122,7 +122,7 @@ CASES = {
     ),
     "autocast's cache": Case(
         "the cache of torch.autocast",
-        ("held by C++", "autocast"),
+        ("held by C++: the cache of torch.autocast",),
         ("torch.clear_autocast_cache()",),
         """
         with torch.autocast("cpu", dtype=torch.bfloat16):  # grows
@@ -136,7 +136,7 @@ CASES = {
     ),
     "constants of traced functions": Case(
         "TorchScript's compilation unit",
-        ("held by C++", "TorchScript"),
+        ("held by C++: TorchScript",),
         ("torch.jit.trace", "once"),
         """
         import warnings

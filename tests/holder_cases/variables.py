@@ -34,7 +34,7 @@ CASES = {
     "local of a function further up the stack": Case(
         "history",
         ("thread MainThread", "frame main (train.py:", "local history: list"),
-        ("kept.append(value.detach())",),
+        ("kept.append(value.item())", "value.detach()"),
         """
         def add(kept, value):
             kept.append(value)  # grows
@@ -64,7 +64,7 @@ CASES = {
     "local of another thread's function": Case(
         "kept",
         ("thread collector", "frame collect (train.py:", "local kept: list"),
-        ("kept.append(item.detach())",),
+        ("kept.append(item.item())",),
         """
         inbox = queue.Queue()
         def collect():
@@ -77,19 +77,19 @@ CASES = {
                 inbox.task_done()
         threading.Thread(target=collect, name="collector", daemon=True).start()
         try:
-            for _ in range(100):
+            for _ in range(400):
                 inbox.put(train_step(model, optimizer))
                 inbox.join()
         finally:
             inbox.put(None)
         """,
         where="local of collect",
-        steps=80,
+        steps=400,
     ),
     "global of another module": Case(
         "SEEN",
         ("module notes", "global SEEN: list"),
-        ("SEEN.append(value.detach())",),
+        ("SEEN.append(value.item())",),
         """
         import notes
         for _ in range(40):
@@ -125,7 +125,7 @@ CASES = {
     "instance attribute": Case(
         "meter.values",
         ("global meter: Meter", ".values: list"),
-        ("self.values.append(value.detach())",),
+        ("self.values.append(value.item())",),
         """
         class Meter:
             def __init__(self):
@@ -218,7 +218,7 @@ CASES = {
     "tensor that concatenation makes longer": Case(
         "outputs",
         ("global outputs: Tensor",),
-        ("out.detach()",),
+        ("outputs = torch.cat([outputs, out]).detach()",),
         """
         outputs = torch.zeros(0, 1)
         for _ in range(40):
@@ -247,17 +247,17 @@ CASES = {
         """,
     ),
     "two holders of different survivors": Case(
-        "odd",
-        ("global odd: list",),
-        ("odd.append(", ".detach()"),
+        "even",
+        ("global even: dict",),
+        ("even[step] = loss.item()",),
         """
         odd, even = [], {}
         for step in range(40):
             loss = train_step(model, optimizer)
             if step % 2:
-                odd.append(loss)  # grows
+                odd.append(loss)
             else:
-                even[step] = loss
+                even[step] = loss  # grows
         """,
         steps=14,
     ),
