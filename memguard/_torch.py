@@ -23,6 +23,7 @@ Undo = Callable[[], None]
 Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
+Context = torch.autograd.function.FunctionCtx
 
 _tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 # A type's own `__mro__`, read past any metaclass that answers differently.

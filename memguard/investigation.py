@@ -153,7 +153,7 @@ class Investigator:
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
-        return self._conclude(case, Explanation(), 0, "cpu")
+        return self._conclude(case, Explanation(complete=False, failed=True), 0, "cpu")
 
     def _count(self, case: Case) -> int:
         """Steps with survivors, those that the census has forgotten included."""
@@ -221,6 +221,7 @@ class Investigator:
             f"{case.reason}; {ruling.reason}",
             count * size if case.kind == "graph" else 0,
             (case.births[0], case.births[-1]),
+            _unnamed(explanation),
         )
         return Outcome(finding, ruling)
 
@@ -376,9 +377,24 @@ def _summary(case: Case, count: int, bound: int | None) -> str:
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
 
 
+def _unnamed(explanation: Explanation) -> str:
+    """Why nobody is named, as a sentence; empty where somebody is, or C++ alone holds them."""
+    if explanation.located:
+        return ""
+    if explanation.failed:
+        return "What holds them could not be found out: explaining failed."
+    if not explanation.complete:
+        return "What holds them could not be found out: the search was cut short."
+    if explanation.rooted:
+        return "Something in Python holds them, but under no name that could be found."
+    return ""
+
+
 def _advice(kind: str, explanation: Explanation) -> str:
     if explanation.located:
         return explanation.located[0].advice.advice
+    if _unnamed(explanation):
+        return "put .detach() tensors or .item() numbers into whatever outlives the step"
     if kind == "graph":
         return (
             "nothing in Python refers to these graphs: look for a tensor, node or ctx hook that "

@@ -10,6 +10,7 @@ from typing import Any
 from memguard import _torch
 from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.advice import Advice, advise
+from memguard.explain.edges import class_name, is_tensor
 from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
@@ -18,7 +19,7 @@ from memguard.explain.source import find_statement
 COVERAGE = 0.6
 
 # Survivors may be shared out among several holders: each of those has at least this share.
-SHARE = 0.3
+SHARE = 0.2
 
 MAX_HOLDERS = 3
 
@@ -136,7 +137,7 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
         return None
     enough = max(coverage.values()) * 0.8
     dense = [key for key, births in coverage.items() if births >= enough]
-    return min(dense, key=lambda key: (search.level[key], type(search.objects[key]).__name__))
+    return min(dense, key=lambda key: (search.level[key], class_name(type(search.objects[key]))))
 
 
 def _inside(
@@ -202,7 +203,7 @@ def locate(
         return None
     chain = naming.chain_text(steps, search)
     single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
-    located = told(question, place, chain, type(point).__name__, stack, weight, single)
+    located = told(question, place, chain, class_name(type(point)), stack, weight, single)
     limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
     return replace(located, limit=limit, thread=thread)
 
@@ -238,7 +239,7 @@ def told(
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:
     """From one link of a linked list up to the variable that holds the list."""
     value = steps[position].value
-    if edges.is_container(value) or _torch.is_tensor_type(type(value)):
+    if edges.is_container(value) or is_tensor(value):
         return position
     while position > 0 and type(steps[position - 1].value) is type(value):
         position -= 1

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from memguard import _torch
 from memguard.explain.consuming import Consumer, Span, consumers, name_at
+from memguard.explain.edges import class_name, is_tensor
 from memguard.explain.frames import FrameView
 from memguard.explain.syntax import read_source
 
@@ -41,7 +41,7 @@ def containers(search: Search) -> dict[int, Built]:
     found: dict[int, Built] = {}
     running = list(_running(search.frames.views))
     for key, item in open_ends.items():
-        kind = "Tensor" if _torch.is_tensor_type(type(item)) else type(item).__name__
+        kind = "Tensor" if is_tensor(item) else class_name(type(item))
         matching = (built for built, consumer in running if consumer.container == kind)
         first = next(matching, None)
         if first is not None:
@@ -53,7 +53,7 @@ def containers(search: Search) -> dict[int, Built]:
 def _is_open(search: Search, key: int, item: Any) -> bool:
     if search.parents.get(key) or search.frames.holding(item):
         return False
-    return type(item) in _BUILT or _torch.is_tensor_type(type(item))
+    return type(item) in _BUILT or is_tensor(item)
 
 
 def _running(views: list[FrameView]) -> Iterator[tuple[Built, Consumer]]:

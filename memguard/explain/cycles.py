@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memguard import _torch
 from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
+from memguard.explain.edges import class_module, class_name, class_qualname, is_tensor
 from memguard.explain.frames import is_user_file
 from memguard.explain.hooks import are_hooks, place_of_hook
 from memguard.explain.places import Place, Spot
@@ -84,12 +84,12 @@ def _cycle_place(
     place = Place(
         "cycle",
         name,
-        f"{cls.__name__}.{name}",
-        type(closing.value).__name__,
+        f"{class_name(cls)}.{name}",
+        class_name(type(closing.value)),
         "._base" if own_view else "",
         file=placing.class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
     )
     statement = find_statement(place, stack, question.evaluation, plain=True)
     if own_view and statement is not None:
@@ -97,24 +97,24 @@ def _cycle_place(
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
     kind = "a view of the tensor it is kept on, held by C++" if own_view else "a reference cycle"
     chain = (f"no root: {kind}", *_loop_text(steps))
-    return Located(place, statement, advice, chain, cls.__name__, len(question.births))
+    return Located(place, statement, advice, chain, class_name(cls), len(question.births))
 
 
 def _from_an_instance(loop: list[Any]) -> list[Any]:
     """The loop turned so that it begins with an object that has attributes, not with its dict."""
     for index, item in enumerate(loop):
-        if not edges.is_container(item) and not _torch.is_tensor_type(type(item)):
+        if not edges.is_container(item) and not is_tensor(item):
             return [*loop[index:], *loop[:index]]
     return loop
 
 
 def _claim(step: naming.Step) -> tuple[bool, str, str]:
-    return not _is_user_owner(step.owner), type(step.owner).__qualname__, step.edge.name
+    return not _is_user_owner(step.owner), class_qualname(type(step.owner)), step.edge.name
 
 
 def _hook_place(steps: Sequence[naming.Step]) -> Place | None:
     """A hook that closes over the tensor it hangs on: named by where it was defined."""
-    if not any(_torch.is_tensor_type(type(step.value)) for step in steps):
+    if not any(is_tensor(step.value) for step in steps):
         return None
     for step in steps:
         if step.edge.kind == "closure" and is_user_file(step.owner.__code__.co_filename):
@@ -131,7 +131,7 @@ def _loop_text(steps: Sequence[naming.Step]) -> list[str]:
 
 def _is_user_owner(owner: Any) -> bool:
     cls = type(owner)
-    if is_user_module(cls.__module__, None):
+    if is_user_module(class_module(cls), None):
         return True
     file = placing.class_file(cls)
     return file is not None and is_user_file(file)

@@ -43,13 +43,53 @@ class Edge:
 _HOOK_DICT = re.compile(r"_\w+_hooks")
 _MODULE_DICTS = {"_buffers": "buffer", "_parameters": "attribute", "_modules": "attribute"}
 _SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_class_dict: Any = type.__dict__["__dict__"].__get__
+_class_lineage: Any = type.__dict__["__mro__"].__get__
 _SIMPLE_KEYS = (str, int, float, bool, bytes, type(None))
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor by its real type; asks no metaclass to hash or compare."""
+    return isinstance_exact(value, _torch.Tensor)
+
+
+def is_optimizer(value: Any) -> bool:
+    """Whether a value is an optimizer by its real type."""
+    return isinstance_exact(value, _torch.Optimizer)
+
+
+def members(cls: type) -> Mapping[str, Any]:
+    """What a class itself defines, read past its metaclass."""
+    found: Mapping[str, Any] = _class_dict(cls)
+    return found
+
+
+def lineage(cls: type) -> tuple[type, ...]:
+    """A class and those it inherits from, read past its metaclass."""
+    found: tuple[type, ...] = _class_lineage(cls)
+    return found
+
+
+def class_name(cls: type) -> str:
+    """A class's name, read past its metaclass."""
+    return str(type.__dict__["__name__"].__get__(cls))
+
+
+def class_qualname(cls: type) -> str:
+    """A class's qualified name, read past its metaclass."""
+    return str(type.__dict__["__qualname__"].__get__(cls))
+
+
+def class_module(cls: type) -> str:
+    """The name of a class's module, read past its metaclass."""
+    module = type.__getattribute__(cls, "__module__")
+    return module if type(module) is str else ""
 
 
 def own_dict(value: Any) -> dict[str, Any] | None:
     """The instance's `__dict__`, read past anything its class defines; None when it has none."""
-    for cls in type.__dict__["__mro__"].__get__(type(value)):
-        descriptor = cls.__dict__.get("__dict__")
+    for cls in lineage(type(value)):
+        descriptor: Any = members(cls).get("__dict__")
         if type(descriptor) in _SLOT_TYPES:
             found = descriptor.__get__(value)
             return found if isinstance(found, dict) else None
@@ -59,8 +99,8 @@ def own_dict(value: Any) -> dict[str, Any] | None:
 def slots(value: Any) -> list[tuple[str, Any]]:
     """(name, value) of the instance's slots that are set."""
     found: list[tuple[str, Any]] = []
-    for cls in type.__dict__["__mro__"].__get__(type(value)):
-        for name, descriptor in list(cls.__dict__.items()):
+    for cls in lineage(type(value)):
+        for name, descriptor in list(members(cls).items()):
             if type(descriptor) is types.MemberDescriptorType:
                 try:
                     found.append((name, descriptor.__get__(value)))
@@ -86,12 +126,14 @@ def edge(parent: Any, child: Any) -> Edge:
 
 def isinstance_exact(value: Any, classes: type | tuple[type, ...]) -> bool:
     """isinstance by the real type: a class that lies about `__class__` is not asked."""
-    lineage = type.__dict__["__mro__"].__get__(type(value))
-    return any(cls in lineage for cls in (classes if type(classes) is tuple else (classes,)))
+    wanted = classes if type(classes) is tuple else (classes,)
+    # By identity: `in` would ask a metaclass whether classes are equal.
+    known = {id(cls) for cls in _class_lineage(type(value))}
+    return any(id(cls) in known for cls in wanted)
 
 
 def _sequence(parent: Any, child: Any) -> Edge | None:
-    names = type(parent).__dict__.get("_fields") if type(parent) is not tuple else None
+    names = members(type(parent)).get("_fields") if type(parent) is not tuple else None
     if isinstance_exact(parent, tuple) and type(names) is tuple:  # a named tuple
         for name, value in zip(names, tuple.__iter__(parent), strict=False):
             if value is child and type(name) is str:
@@ -151,25 +193,27 @@ def _method(parent: types.MethodType, child: Any) -> Edge | None:
 
 
 def _partial(parent: functools.partial[Any], child: Any) -> Edge | None:
-    return Edge("bound", ".func") if child is parent.func else Edge("bound", " bound argument")
+    function = functools.partial.func.__get__(parent)
+    return Edge("bound", ".func") if child is function else Edge("bound", " bound argument")
 
 
 def argument_name(bound: functools.partial[Any], value: Any) -> str | None:
     """The parameter to which a partial binds `value`; None when its function does not tell."""
-    for name, given in bound.keywords.items():
+    function = functools.partial.func.__get__(bound)
+    for name, given in functools.partial.keywords.__get__(bound).items():
         if given is value and type(name) is str:
             return name
-    code = getattr(bound.func, "__code__", None)
-    if type(bound.func) is not types.FunctionType or code is None:
+    if type(function) is not types.FunctionType:
         return None
-    for name, given in zip(code.co_varnames[: code.co_argcount], bound.args, strict=False):
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    for name, given in zip(names, functools.partial.args.__get__(bound), strict=False):
         if given is value:
             return str(name)
     return None
 
 
 def _class(parent: type, child: Any) -> Edge | None:
-    for name, value in list(type.__dict__["__dict__"].__get__(parent).items()):
+    for name, value in list(members(parent).items()):
         if value is child:
             return Edge("class", f".{name}", name)
     return Edge("class", "")
@@ -207,7 +251,7 @@ def _tensor(parent: Any, child: Any) -> Edge | None:
     if values is child:
         return Edge("attribute", "")
     with _torch.without_overrides():
-        if not _torch.is_tensor_type(type(child)):
+        if not is_tensor(child):
             name = _torch.hooks_name(parent, child)
             return Edge("hook", f".{name}", name) if name is not None else None
         if _torch.gradient_of(parent) is child:
@@ -265,7 +309,7 @@ def attribute(parent: Any, name: str) -> Edge:
     """The edge for attribute `name` of an instance."""
     if is_hooks_name(name):
         return Edge("hook", f".{name}", name)
-    if name in _MODULE_DICTS and _torch.is_module(parent):
+    if name in _MODULE_DICTS and isinstance_exact(parent, _torch.Module):
         return Edge(_MODULE_DICTS[name], "", "")
     return Edge("attribute", f".{name}", name)
 

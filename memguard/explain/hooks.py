@@ -7,7 +7,7 @@ import os
 import types
 from typing import Any
 
-from memguard.explain.edges import isinstance_exact
+from memguard.explain.edges import class_qualname, isinstance_exact
 from memguard.explain.frames import plain_integers
 from memguard.explain.places import Place
 
@@ -43,7 +43,7 @@ def registered_on(name: str, owner: Any, module: str | None) -> str:
     if module is not None:
         words = (words for start, words in _GLOBAL_OWNERS.items() if name.startswith(start))
         return next(words, module)
-    return "a tensor or node" if owner is None else type(owner).__qualname__
+    return "a tensor or node" if owner is None else class_qualname(type(owner))
 
 
 def place_of_hook(

@@ -12,7 +12,14 @@ from typing import Any
 
 from memguard import _torch
 from memguard.explain import edges, hooks
-from memguard.explain.edges import Edge, isinstance_exact, own_dict
+from memguard.explain.edges import (
+    Edge,
+    class_name,
+    class_qualname,
+    is_tensor,
+    isinstance_exact,
+    own_dict,
+)
 from memguard.explain.frames import FrameView
 from memguard.explain.search import Search
 
@@ -57,11 +64,11 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
     if built is not None:
         return Step(Edge("built", built.name, built.name), built.index, first)
     if isinstance_exact(first, type):
-        name = type.__getattribute__(first, "__qualname__")
+        name = class_qualname(first)
         return Step(Edge("type", name, name), None, first)
     if hooks.are_hooks(first):
         return Step(Edge("hook", "hooks", "hooks"), None, first)
-    return Step(Edge("unrooted", type(first).__name__, ""), None, first)
+    return Step(Edge("unrooted", class_name(type(first)), ""), None, first)
 
 
 def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
@@ -127,7 +134,7 @@ def _module_dict_name(owner: Any, child: Any) -> str:
 
 
 def _is_ctx(value: Any) -> bool:
-    return _torch.is_context(value)
+    return isinstance_exact(value, _torch.Context)
 
 
 def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
@@ -149,7 +156,7 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     elif first.edge.kind == "hook":
         lines.append("no root in Python: hooks of a tensor or node, held by C++")
         lines.append(f"hooks: {_counted(first, kind)}")
-    elif _torch.is_tensor_type(type(first.value)):
+    elif is_tensor(first.value):
         lines.append(f"no root in Python: {kind}, held by C++")
     else:
         lines.append(f"no root: {kind}")
@@ -180,9 +187,9 @@ def thread_of(root: Step, search: Search) -> str | None:
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)
-    if not _torch.is_tensor_type(cls):
-        return str(type.__getattribute__(cls, "__name__"))
+    if not is_tensor(value):
+        return class_name(cls)
     with _torch.without_overrides():
         dtype = str(value.dtype).removeprefix("torch.")
         node = f" {value.grad_fn.name()}" if _torch.is_attached(value) else ""
-        return f"{cls.__name__} {dtype} {list(value.shape)}{node}"
+        return f"{class_name(cls)} {dtype} {list(value.shape)}{node}"

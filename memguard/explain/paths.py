@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memguard import _torch
+from memguard.explain.edges import class_name, is_optimizer
 from memguard.explain.search import Search
 
 
@@ -92,7 +92,7 @@ def best_path(search: Search, start: int) -> list[Any]:
 
 def _lists_parameters(search: Search, parent: int, child: int, below: int | None) -> bool:
     """Whether the parent is an optimizer, reached by its list of parameter groups."""
-    if not _torch.is_optimizer(search.objects[parent]):
+    if not is_optimizer(search.objects[parent]):
         return False
     near = (search.objects[key] for key in (child, below) if key is not None)
     return any(type(item) is list for item in near)
@@ -114,7 +114,7 @@ def _rank(search: Search, key: int) -> tuple[int, int, int, str] | None:
     if built is not None:
         return 0, 0, 0, f"{built.index:06d}{built.name}"
     if search.is_root(item):
-        return stranger, 0, 2, type(item).__name__
+        return stranger, 0, 2, class_name(type(item))
     return None
 
 

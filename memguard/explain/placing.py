@@ -8,9 +8,17 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from memguard import _torch
 from memguard.explain import edges, hooks
-from memguard.explain.edges import isinstance_exact, own_dict
+from memguard.explain.edges import (
+    class_module,
+    class_name,
+    class_qualname,
+    is_optimizer,
+    isinstance_exact,
+    lineage,
+    members,
+    own_dict,
+)
 from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
@@ -35,7 +43,7 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
         # What a library's own object keeps its entries in is not for the user to write.
         if index > position or not _is_inner(steps, index)
     )
-    container = type(steps[position].value).__name__
+    container = class_name(type(steps[position].value))
     make = _MAKERS[step.edge.kind]
     return make(steps, named, path, container, search)
 
@@ -58,7 +66,7 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
         return False
     if step.edge.kind != "attribute" or at == 0:
         return True
-    if step.edge.name == "state" and _torch.is_optimizer(step.owner):
+    if step.edge.name == "state" and is_optimizer(step.owner):
         return True  # documented, and users do write it
     cls = type(step.owner)
     file = class_file(cls)
@@ -67,10 +75,10 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
 
 def _mentions(cls: type, attribute: str) -> bool:
     """Whether a function of the class uses this attribute."""
-    for base in type.__dict__["__mro__"].__get__(cls):
-        for value in list(base.__dict__.values()):
-            code = getattr(hooks.function_of(value), "__code__", None)
-            if code is not None and attribute in code.co_names:
+    for base in lineage(cls):
+        for value in list(members(base).values()):
+            function = hooks.function_of(value)
+            if function is not None and attribute in function.__code__.co_names:
                 return True
     return False
 
@@ -152,7 +160,7 @@ def _attribute_place(
     cls = type(step.owner)
     numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
     numbers.update(_module_integers(cls))
-    state = step.edge.name == "state" and _torch.is_optimizer(step.owner)
+    state = step.edge.name == "state" and is_optimizer(step.owner)
     return Place(
         "state" if state else "buffer" if step.edge.kind == "buffer" else "attribute",
         step.edge.name,
@@ -160,8 +168,8 @@ def _attribute_place(
         container,
         path,
         file=class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
         numbers=numbers,
     )
 
@@ -171,7 +179,7 @@ def _class_place(
 ) -> Place:
     cls = steps[at].owner
     name = steps[at].edge.name
-    expression = f"{cls.__qualname__}.{name}"
+    expression = f"{class_qualname(cls)}.{name}"
     return Place(
         "class",
         name,
@@ -179,8 +187,8 @@ def _class_place(
         container,
         path,
         file=class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
         numbers=_module_integers(cls),
     )
 
@@ -244,7 +252,7 @@ def _argument_place(
 def _gradient_place(
     steps: Sequence[Step], at: int, path: str, container: str, search: Search
 ) -> Place:
-    owner = type(steps[at].owner).__name__
+    owner = class_name(type(steps[at].owner))
     return Place("attribute", "grad", _expression(steps, at), container, path, owner=owner)
 
 
@@ -274,8 +282,9 @@ def _cache_place(
 
 def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     name = steps[at].edge.name
-    cls = getattr(type(steps[at].owner), "_forward_cls", type(steps[at].owner))
-    forward = getattr(cls.__dict__.get("forward"), "__func__", None)
+    made = type(steps[at].owner)  # torch makes a class for the contexts of each Function
+    cls = next((c for base in lineage(made) if (c := members(base).get("_forward_cls"))), made)
+    forward = getattr(members(cls).get("forward"), "__func__", None)
     code = getattr(forward, "__code__", None)
     return Place(
         "ctx",
@@ -286,8 +295,8 @@ def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search
         file=getattr(code, "co_filename", None),
         function=getattr(forward, "__qualname__", None),
         first_line=getattr(code, "co_firstlineno", None),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
     )
 
 
@@ -312,10 +321,10 @@ _MAKERS = {
 def class_file(cls: type) -> str | None:
     """The file a class was defined in, told by one of its own functions or by its module."""
     told: list[str] = []
-    module = type.__getattribute__(cls, "__module__")
-    for value in list(type.__dict__["__dict__"].__get__(cls).values()):
-        function = getattr(value, "__func__", value) if _is_wrapper(value) else value
-        function = getattr(function, "fget", function) if type(function) is property else function
+    module = class_module(cls)
+    for value in list(members(cls).values()):
+        function = value.__func__ if _is_wrapper(value) else value
+        function = value.fget if type(function) is property else function
         if isinstance_exact(function, types.FunctionType) and function.__module__ == module:
             name = str(function.__code__.co_filename)
             if os.path.isabs(name) or os.path.exists(name):
@@ -332,7 +341,8 @@ def _is_wrapper(value: Any) -> bool:
 
 
 def _module_values(cls: type) -> dict[str, Any]:
-    return own_dict(sys.modules.get(cls.__module__)) or {}
+    module = sys.modules.get(class_module(cls))
+    return own_dict(module) or {}
 
 
 def _module_integers(cls: type) -> dict[str, int]:

@@ -9,10 +9,9 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from memguard import _torch
 from memguard.explain import building
 from memguard.explain.building import Built
-from memguard.explain.edges import isinstance_exact, own_dict
+from memguard.explain.edges import class_module, is_tensor, isinstance_exact, own_dict
 from memguard.explain.frames import Frames, is_own_file, is_user_file
 from memguard.explain.unseen import references
 
@@ -155,14 +154,13 @@ class Search:
     def _is_ours(referrer: Any) -> bool:
         if type(referrer) is types.FrameType:
             return is_own_file(referrer.f_code.co_filename)
-        module = type.__getattribute__(type(referrer), "__module__")
-        return isinstance(module, str) and module.partition(".")[0] == "memguard"
+        return class_module(type(referrer)).partition(".")[0] == "memguard"
 
     def is_root(self, item: Any) -> bool:
         """Whether the search ends here: a module's variables, a class, a running frame's local."""
         if id(item) in self._modules or isinstance_exact(item, (types.ModuleType, type)):
             return True
-        if self.level.get(id(item), 0) == 0 and not _torch.is_tensor_type(type(item)):
+        if self.level.get(id(item), 0) == 0 and not is_tensor(item):
             return False
         return self.frames.owned(item)
 
@@ -196,7 +194,7 @@ class Search:
         if name is not None:
             return is_user_module(name, item)
         if isinstance_exact(item, type):
-            return is_user_module(str(type.__getattribute__(item, "__module__")), None)
+            return is_user_module(class_module(item), None)
         return self.frames.owned(item)
 
     def _rooted(self, counts: Callable[[Any], bool]) -> int:
