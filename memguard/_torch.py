@@ -91,7 +91,10 @@ def is_number(value: object) -> bool | None:
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read."""
-    return tensor.grad if tensor.is_leaf else None
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:  # kinds of tensors that have none
+        return None
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:

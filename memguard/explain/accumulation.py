@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import edges, graph, naming, paths, placing
+from memguard.explain import edges, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
-from memguard.explain.edges import class_name, is_tensor
 from memguard.explain.places import Place, Spot, Statement
+from memguard.explain.reading import class_name, is_tensor
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 
@@ -128,7 +128,7 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
         item = search.objects.get(key)
         if item is None or search.level[key] == 0 or search.root_module(item) is not None:
             continue
-        if edges.isinstance_exact(item, type):
+        if reading.isinstance_exact(item, type):
             continue
         births = _births(mask & remaining, born)
         if len(births) >= need:
@@ -150,12 +150,12 @@ def _inside(
 ) -> int:
     """From an object whose attributes share the survivors out to the attribute with the most."""
     item = search.objects[key]
-    values = edges.own_dict(item)
+    values = reading.own_dict(item)
     owner: Any = item
     if edges.is_container(item):
         owners = (search.objects[parent] for parent in search.parents.get(key, ()))
-        owner = next((other for other in owners if edges.own_dict(other) is item), None)
-    elif values is None and not edges.slots(item):
+        owner = next((other for other in owners if reading.own_dict(other) is item), None)
+    elif values is None and not reading.slots(item):
         return key
     if owner is None:
         return key
@@ -163,9 +163,9 @@ def _inside(
     shares: list[tuple[int, str, int]] = []
     for child in below:
         value = search.objects[child]
-        if edges.is_container(value) and value is not edges.own_dict(owner):
+        if edges.is_container(value) and value is not reading.own_dict(owner):
             covered = len(_births(search.below.get(child, 0) & remaining, born))
-            name = next((n for n, v in edges.attributes(owner) if v is value), "")
+            name = next((n for n, v in reading.attributes(owner) if v is value), "")
             shares += [(-covered, name, child)] if covered >= least and name else []
     return min(shares)[2] if shares else key
 

@@ -21,7 +21,7 @@ from memguard.explain.rewrite import (
     tensor_parts,
 )
 from memguard.explain.syntax import bindings, dotted
-from memguard.explain.unusual import unusual_remedy
+from memguard.explain.unusual import functions, is_function, linked, unusual_remedy
 
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
@@ -29,7 +29,6 @@ _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
 # Methods that give a tensor's parts as a tuple.
 _TAKING_APART = frozenset(("unbind", "split", "chunk", "tensor_split"))
-_FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,8 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     if value is None:
         return _unknown(place, statement)
     origin = parsed(statement.origin)
-    if _FUNCTION_PATH.search(place.path) or _is_function(value) or isinstance(origin, ast.Lambda):
-        return _functions(name, line, value)
+    if _FUNCTION_PATH.search(place.path) or is_function(value) or isinstance(origin, ast.Lambda):
+        return functions(name, line, value)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
         return _nested(name, line, value, inside)
@@ -217,7 +216,7 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
     why = f"{name} comes out of one step and goes into the next, so every step's graph hangs on it"
     record = line.find_record(name)
     if record is not None:
-        return _linked(name, line, record)
+        return linked(name, line, record)
     several = place.path.startswith("[") or place.container in ("tuple", "list")
     whole = _assigned_value(line)
     # All that comes back is detached: of `out, (h, c) = lstm(x, (h, c))` both states.
@@ -239,35 +238,6 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
         other += f" (a tuple of states: tuple(s.detach() for s in {name}))"
     alternative = f"{other} after the step, or only where a new window starts"
     return Remedy(why, line.result(), alternative)
-
-
-def _linked(name: str, line: Line, record: ast.Call) -> Remedy:
-    """`last = Node(loss, last)`: each object keeps the one before."""
-    parts = [*record.args, *(keyword.value for keyword in record.keywords)]
-    kept = [part for part in parts if dotted(part) != name and looks_like_tensor(part)]
-    for part in kept:
-        line.call_on(part, ".detach()")
-    why = f"each {name} keeps the one before it, and with it the graphs of all steps"
-    return Remedy(why, line.result(), f"let go of the {name} before where it is not used")
-
-
-def _is_function(value: ast.expr) -> bool:
-    if isinstance(value, ast.Lambda):
-        return True
-    if isinstance(value, ast.Call):
-        return dotted(value.func).rpartition(".")[2] == "partial"
-    return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
-
-
-def _functions(name: str, line: Line, value: ast.expr) -> Remedy:
-    why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
-    alternative = (
-        "bind numbers before making the function (loss.item()), or detach() what it captures"
-    )
-    if isinstance(value, ast.Name):
-        line.call_on(value, "()")
-        return Remedy(why, line.result(), alternative)
-    return Remedy(why, None, alternative)
 
 
 def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) -> str:

@@ -10,8 +10,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from memguard.explain.consuming import Consumer, Span, consumers, name_at
-from memguard.explain.edges import class_name, is_tensor
 from memguard.explain.frames import FrameView
+from memguard.explain.reading import class_name, is_tensor
 from memguard.explain.syntax import read_source
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
-from memguard.explain.edges import class_module, class_name, class_qualname, is_tensor
 from memguard.explain.frames import is_user_file
 from memguard.explain.hooks import are_hooks, place_of_hook
 from memguard.explain.places import Place, Spot
+from memguard.explain.reading import class_module, class_name, class_qualname, is_tensor
 from memguard.explain.remedies import holder_text
 from memguard.explain.search import Search, is_user_module
 from memguard.explain.source import find_statement

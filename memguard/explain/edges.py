@@ -1,7 +1,7 @@
 """How one object refers to another, written as Python a user would write.
 
-A table from the referrer's type to a small function. Everything is read through the type's own
-slots, so that no foreign `__getattr__`, `__eq__` or `__repr__` runs.
+A table from the referrer's type to a small function. Everything is read past
+what classes define, so that no foreign `__getattr__`, `__eq__` or `__repr__` runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from memguard import _torch
 from memguard.explain.frames import read_locals
+from memguard.explain.reading import attributes, is_tensor, isinstance_exact, members, own_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,78 +41,11 @@ class Edge:
 
 # Modules, optimizers and tensors keep hooks in dicts of such names, and torch keeps global ones in
 # variables of its modules.
-_HOOK_DICT = re.compile(r"_\w+_hooks")
+_HOOK_DICT = re.compile(
+    r"_(?:global|forward|backward|state_dict|load_state_dict|optimizer|post_accumulate_grad)"
+    r"(?:_\w+)?_hooks"
+)
 _MODULE_DICTS = {"_buffers": "buffer", "_parameters": "attribute", "_modules": "attribute"}
-_SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_class_dict: Any = type.__dict__["__dict__"].__get__
-_class_lineage: Any = type.__dict__["__mro__"].__get__
-_SIMPLE_KEYS = (str, int, float, bool, bytes, type(None))
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor by its real type; asks no metaclass to hash or compare."""
-    return isinstance_exact(value, _torch.Tensor)
-
-
-def is_optimizer(value: Any) -> bool:
-    """Whether a value is an optimizer by its real type."""
-    return isinstance_exact(value, _torch.Optimizer)
-
-
-def members(cls: type) -> Mapping[str, Any]:
-    """What a class itself defines, read past its metaclass."""
-    found: Mapping[str, Any] = _class_dict(cls)
-    return found
-
-
-def lineage(cls: type) -> tuple[type, ...]:
-    """A class and those it inherits from, read past its metaclass."""
-    found: tuple[type, ...] = _class_lineage(cls)
-    return found
-
-
-def class_name(cls: type) -> str:
-    """A class's name, read past its metaclass."""
-    return str(type.__dict__["__name__"].__get__(cls))
-
-
-def class_qualname(cls: type) -> str:
-    """A class's qualified name, read past its metaclass."""
-    return str(type.__dict__["__qualname__"].__get__(cls))
-
-
-def class_module(cls: type) -> str:
-    """The name of a class's module, read past its metaclass."""
-    module = type.__getattribute__(cls, "__module__")
-    return module if type(module) is str else ""
-
-
-def own_dict(value: Any) -> dict[str, Any] | None:
-    """The instance's `__dict__`, read past anything its class defines; None when it has none."""
-    for cls in lineage(type(value)):
-        descriptor: Any = members(cls).get("__dict__")
-        if type(descriptor) in _SLOT_TYPES:
-            found = descriptor.__get__(value)
-            return found if isinstance(found, dict) else None
-    return None
-
-
-def slots(value: Any) -> list[tuple[str, Any]]:
-    """(name, value) of the instance's slots that are set."""
-    found: list[tuple[str, Any]] = []
-    for cls in lineage(type(value)):
-        for name, descriptor in list(members(cls).items()):
-            if type(descriptor) is types.MemberDescriptorType:
-                try:
-                    found.append((name, descriptor.__get__(value)))
-                except AttributeError:
-                    continue
-    return found
-
-
-def attributes(value: Any) -> list[tuple[str, Any]]:
-    """(name, value) of what an instance has, in its dict and in its slots."""
-    return [*(own_dict(value) or {}).items(), *slots(value)]
 
 
 def edge(parent: Any, child: Any) -> Edge:
@@ -122,14 +56,6 @@ def edge(parent: Any, child: Any) -> Edge:
             if found is not None:
                 return found
     return _array(parent, child) or _instance(parent, child) or Edge("internal", " →")
-
-
-def isinstance_exact(value: Any, classes: type | tuple[type, ...]) -> bool:
-    """isinstance by the real type: a class that lies about `__class__` is not asked."""
-    wanted = classes if type(classes) is tuple else (classes,)
-    # By identity: `in` would ask a metaclass whether classes are equal.
-    known = {id(cls) for cls in _class_lineage(type(value))}
-    return any(id(cls) in known for cls in wanted)
 
 
 def _sequence(parent: Any, child: Any) -> Edge | None:

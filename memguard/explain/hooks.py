@@ -7,9 +7,9 @@ import os
 import types
 from typing import Any
 
-from memguard.explain.edges import class_qualname, isinstance_exact
 from memguard.explain.frames import plain_integers
 from memguard.explain.places import Place
+from memguard.explain.reading import class_qualname, isinstance_exact
 
 # Classes of functions that Python code can only have handed over as callbacks.
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)

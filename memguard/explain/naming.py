@@ -12,15 +12,15 @@ from typing import Any
 
 from memguard import _torch
 from memguard.explain import edges, hooks
-from memguard.explain.edges import (
-    Edge,
+from memguard.explain.edges import Edge
+from memguard.explain.frames import FrameView
+from memguard.explain.reading import (
     class_name,
     class_qualname,
     is_tensor,
     isinstance_exact,
     own_dict,
 )
-from memguard.explain.frames import FrameView
 from memguard.explain.search import Search
 
 

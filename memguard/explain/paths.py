@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memguard.explain.edges import class_name, is_optimizer
+from memguard.explain.reading import class_name, is_optimizer
 from memguard.explain.search import Search
 
 

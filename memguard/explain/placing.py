@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from memguard.explain import edges, hooks
-from memguard.explain.edges import (
+from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
+from memguard.explain.naming import Step
+from memguard.explain.places import Place
+from memguard.explain.reading import (
     class_module,
     class_name,
     class_qualname,
@@ -19,9 +22,6 @@ from memguard.explain.edges import (
     members,
     own_dict,
 )
-from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
-from memguard.explain.naming import Step
-from memguard.explain.places import Place
 from memguard.explain.search import Search
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from memguard.explain import building
 from memguard.explain.building import Built
-from memguard.explain.edges import class_module, is_tensor, isinstance_exact, own_dict
 from memguard.explain.frames import Frames, is_own_file, is_user_file
+from memguard.explain.reading import class_module, is_tensor, isinstance_exact, own_dict
 from memguard.explain.unseen import references
 
 # A chain a user can follow is shorter than this; a linked list of graphs is cut here.
@@ -44,6 +44,7 @@ class Search:
         self.built: dict[int, Built] = {}
         self.complete = True
         self._expanded: set[int] = set()
+        self._deadline = 0.0
         self._own = {id(item) for item in own} | frames.own_ids
         self._own |= {id(part) for part in (self.objects, self.parents, self.level, self.below)}
         self._modules = _module_dicts(frames)
@@ -51,7 +52,7 @@ class Search:
     def run(self, targets: Sequence[Any]) -> None:
         """Search upward from `targets` until all have a root of the user's or nothing is left."""
         self._own.add(id(targets))
-        deadline = time.perf_counter() + MAX_SECONDS
+        self._deadline = deadline = time.perf_counter() + MAX_SECONDS
         for index, target in enumerate(targets):
             self.objects[id(target)] = target
             self.level[id(target)] = 0
@@ -98,7 +99,7 @@ class Search:
         frontier = [self.objects[one] for one in ancestors - self._expanded]
         frontier = [item for item in frontier if not self.is_root(item)]
         self._own.add(id(frontier))
-        if not frontier or level > MAX_LEVELS:
+        if not frontier or level > MAX_LEVELS or time.perf_counter() > self._deadline:
             return False
         self._expand(frontier, level)
         self._propagate()

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from memguard import _torch
-from memguard.explain.edges import isinstance_exact
 from memguard.explain.graph import live_tensors
+from memguard.explain.reading import isinstance_exact
 
 if TYPE_CHECKING:
     from memguard.explain.search import Search

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from memguard.explain import native
 from memguard.explain.places import Place, Statement
 from memguard.explain.remedies import Remedy, line_of
-from memguard.explain.rewrite import Line, called_on, detach_in
+from memguard.explain.rewrite import Line, called_on, detach_in, looks_like_tensor
 from memguard.explain.syntax import dotted
 
 _JOINING = re.compile(r"\b(stack|cat|concat|concatenate|hstack|vstack)\(")
 _ITERATOR = re.compile(r"\b(?:itertools\.)?(cycle|tee)\(")
 _RESULTS = re.compile(r"Out|_oh|_+\d*")
+_FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
 _DROP_FRAMES = "drop the frames with error.with_traceback(None), or detach() what they hold"
 
 
@@ -35,7 +36,8 @@ def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Reme
     if statement.verb == "show":
         return _shown(place, statement)
     iterator = _ITERATOR.search(statement.code)
-    if iterator is not None and statement.verb in ("assign", "attribute"):
+    kept = place.container in ("list", "_tee_dataobject")
+    if iterator is not None and kept and statement.verb in ("assign", "attribute"):
         return _ITERATORS[iterator[1]](place)
     return _kept_frames(place, statement)
 
@@ -161,6 +163,37 @@ def _view_of_itself(place: Place, statement: Statement | None) -> Remedy:
         return Remedy(why, None, f".clone() it, or {alternative}")
     line.call_on(value, ".clone()")
     return Remedy(why, line.result(), alternative)
+
+
+def linked(name: str, line: Line, record: ast.Call) -> Remedy:
+    """`last = Node(loss, last)`: each object keeps the one before."""
+    parts = [*record.args, *(keyword.value for keyword in record.keywords)]
+    kept = [part for part in parts if dotted(part) != name and looks_like_tensor(part)]
+    for part in kept:
+        line.call_on(part, ".detach()")
+    why = f"each {name} keeps the one before it, and with it the graphs of all steps"
+    return Remedy(why, line.result(), f"let go of the {name} before where it is not used")
+
+
+def is_function(value: ast.expr) -> bool:
+    """Whether a value is a function, going by how it is written or called."""
+    if isinstance(value, ast.Lambda):
+        return True
+    if isinstance(value, ast.Call):
+        return dotted(value.func).rpartition(".")[2] == "partial"
+    return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
+
+
+def functions(name: str, line: Line, value: ast.expr) -> Remedy:
+    """Functions that are kept, each with what it captures."""
+    why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
+    alternative = (
+        "bind numbers before making the function (loss.item()), or detach() what it captures"
+    )
+    if isinstance(value, ast.Name):
+        line.call_on(value, "()")
+        return Remedy(why, line.result(), alternative)
+    return Remedy(why, None, alternative)
 
 
 def _autocast() -> Remedy:
