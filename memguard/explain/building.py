@@ -51,8 +51,12 @@ def containers(search: Search) -> dict[int, Built]:
 
 
 def _is_open(search: Search, key: int, item: Any) -> bool:
-    if search.parents.get(key) or search.frames.holding(item):
+    if search.frames.owned(item):
         return False
+    for parent in search.parents.get(key, ()):
+        # The arguments of a call in C, as `functools.reduce` has them, are a tuple of nobody's.
+        if type(search.objects[parent]) is not tuple or search.parents.get(parent):
+            return False
     return type(item) in _BUILT or is_tensor(item)
 
 

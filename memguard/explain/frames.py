@@ -27,7 +27,7 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 # The compiler sets CO_OPTIMIZED on functions: their variables are not a dict of their own.
 _OPTIMIZED = 0x01
-_EXPRESSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"))
+_EXPRESSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"))
 _RECEIVERS = ("self", "cls")
 
 
@@ -74,7 +74,7 @@ class FrameView:
 
     @property
     def is_expression(self) -> bool:
-        """Whether it runs a comprehension or generator expression, no function by name."""
+        """Whether it runs a part of an expression, no function that has a name."""
         return self.frame.f_code.co_name in _EXPRESSIONS
 
     def borrows(self, name: str) -> bool:

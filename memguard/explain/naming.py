@@ -56,13 +56,13 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
         name = edges.edge(first, path[1]).name
         kind = "hook" if edges.is_hooks_name(name) else "global"
         return Step(Edge(kind, name, name), module, path[1])
+    built = search.built.get(id(first))
+    if built is not None:
+        return Step(Edge("built", built.name, built.name), built.index, first)
     holding = search.frames.holding(first)
     if holding:
         index, name = holding[0]
         return Step(Edge("local", name, name), index, first)
-    built = search.built.get(id(first))
-    if built is not None:
-        return Step(Edge("built", built.name, built.name), built.index, first)
     if isinstance_exact(first, type):
         name = class_qualname(first)
         return Step(Edge("type", name, name), None, first)

@@ -105,14 +105,14 @@ def _rank(search: Search, key: int) -> tuple[int, int, int, str] | None:
     module = search.root_module(item)
     if module is not None:
         return stranger, 0, 1, module
+    built = search.built.get(key)
+    if built is not None:
+        return 0, 0, 0, f"{built.index:06d}{built.name}"
     holding = search.frames.holding(item)
     if holding:
         index, name = holding[0]
         view = search.frames.views[index]
         return (0 if view.user else 1), int(view.borrows(name)), 0, f"{index:06d}{name}"
-    built = search.built.get(key)
-    if built is not None:
-        return 0, 0, 0, f"{built.index:06d}{built.name}"
     if search.is_root(item):
         return stranger, 0, 2, class_name(type(item))
     return None

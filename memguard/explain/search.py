@@ -63,7 +63,7 @@ class Search:
         if self._rooted(self.is_user_root) != everything:
             frontier = self._adopt(references(self))
             self._climb(frontier, everything, deadline)
-        if self._rooted(self.is_user_root) != everything:
+        if self._rooted(self.is_owned_root) != everything:
             self.built = building.containers(self)
         frontier.clear()
 

@@ -68,6 +68,16 @@ CASES = {
         "losses: list being built",
         "step(n).detach()",
     ),
+    "reduce": _built(
+        "losses = functools.reduce(lambda a, n: a + step(n), range(40), 0.0)",
+        "losses: Tensor float32 [] AddBackward0 being built",
+        ".detach()",
+    ),
+    "unpacked generator": _built(
+        "losses = [*(step(n) for n in range(40))]",
+        "losses: list being built",
+        ".detach()",
+    ),
     "comprehension in a return": Case(
         "losses",
         ("frame evaluate (train.py:", "losses: list being built"),
