@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # so deep, and at so many objects.
 _DEPTH = 5
 _MOST_OBJECTS = 50_000
+_MOST_CHILDREN = 5_000
 _MOST_ELEMENTS = 100_000
 
 _PASSED_OVER = (type, types.ModuleType, types.CodeType, types.FrameType, types.BuiltinFunctionType)
@@ -69,7 +70,8 @@ def _arrays(search: Search) -> Iterator[Any]:
         if isinstance_exact(value, kind):
             yield value
         elif depth < _DEPTH and gc.is_tracked(value) and not isinstance_exact(value, _PASSED_OVER):
-            pending.extend((child, depth + 1) for child in gc.get_referents(value))
+            below = gc.get_referents(value)[:_MOST_CHILDREN]
+            pending.extend((child, depth + 1) for child in below)
     pending.clear()
 
 
