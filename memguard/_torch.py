@@ -23,6 +23,7 @@ Undo = Callable[[], None]
 Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
+Context = torch.autograd.function.FunctionCtx
 
 _tensor_types: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 # A type's own `__mro__`, read past any metaclass that answers differently.
@@ -83,6 +84,50 @@ def node_of(tensor: torch.Tensor) -> Node | None:
 # Whether dynamo is tracing: it folds a call of this to True, so what follows is never traced. Bound
 # to its own name, since each call costs as much again; seen in 2.1 to 2.13.
 is_traced: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+
+
+def is_number(value: object) -> bool | None:
+    """Whether a tensor is a single number; None for what is no tensor."""
+    if not is_tensor_type(type(value)):
+        return None
+    with without_overrides():
+        return cast("torch.Tensor", value).numel() == 1
+
+
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read."""
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:  # kinds of tensors that have none
+        return None
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What a view was cut from; None for other tensors."""
+    try:
+        return tensor._base if tensor._is_view() else None
+    except RuntimeError:  # changed in a way autograd forbids
+        return None
+
+
+def hooks_name(tensor: torch.Tensor, hooks: object) -> str | None:
+    """The attribute under which a tensor has a dict of hooks; None when the dict is none."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        descriptor = getattr(torch._C.TensorBase, name, None)  # the latter from 2.1 on
+        if descriptor is not None and descriptor.__get__(tensor) is hooks:
+            return name
+    return None
+
+
+def caches_casts() -> bool:
+    """Whether autocast is on in this thread, with its cache of parameters cast."""
+    if not torch.is_autocast_cache_enabled():
+        return False
+    devices = ("cpu", "cuda", "xpu", "mps")
+    try:
+        return any(map(torch.is_autocast_enabled, devices))  # takes a device from 2.4 on
+    except (TypeError, RuntimeError):
+        return bool(torch.is_autocast_enabled())
 
 
 def is_compiling() -> bool:

@@ -19,6 +19,8 @@ from memguard import _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.graph import attached_tensors, live_tensors
+from memguard.explain.hooks import defined_at
+from memguard.explain.places import Place
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
@@ -142,7 +144,8 @@ class Investigator:
             if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
-        located = (explanation.cycle,) if explanation.cycle is not None else ()
+        found = explanation.cycle or explanation.native
+        located = (found,) if found is not None else ()
         nameless = not located and not explanation.located
         if nameless and len(case.births) < UNTOLD and threading.active_count() > 1:
             # They may be another thread's, which holds them where nobody can look.
@@ -155,7 +158,7 @@ class Investigator:
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
-        return self._conclude(case, Explanation(), 0, "cpu")
+        return self._conclude(case, Explanation(complete=False, failed=True), 0, "cpu")
 
     def _count(self, case: Case) -> int:
         """Steps with survivors, those that the census has forgotten included."""
@@ -223,6 +226,7 @@ class Investigator:
             f"{case.reason}; {ruling.reason}",
             count * size if case.kind == "graph" else 0,
             (case.births[0], case.births[-1]),
+            _unnamed(explanation),
         )
         return Outcome(finding, ruling)
 
@@ -336,15 +340,32 @@ def _where(located: Located) -> str:
         "global": f"global of {module}",
         "attribute": f"attribute of {place.owner}",
         "buffer": f"buffer of {place.owner}",
+        "state": f"state of {place.owner}",
         "class": f"class attribute of {place.owner}",
         "closure": f"variable captured by {function}",
         "default": f"default argument of {function}",
-        "hook": f"hook {function}, registered on {place.owner} again and again",
-        "cache": f"cache of {function}",
+        "argument": f"argument that a partial binds to {function}",
+        "hook": _hooks_in_words(place),
+        "cache": f"cache of {function}{_size_in_words(place)}",
+        "built": f"being built in {function}",
+        "native": "held by C++",
         "ctx": f"ctx of {place.owner}",
         "cycle": f"reference cycle through {place.owner}",
     }
     return words[place.kind]
+
+
+def _hooks_in_words(place: Place) -> str:
+    # One hook on each of many tensors is counted nowhere.
+    often = f"{place.entries} times" if (place.entries or 0) > 1 else "again and again"
+    return f"hook {defined_at(place)}, registered on {place.owner} {often}"
+
+
+def _size_in_words(place: Place) -> str:
+    if place.entries is None:
+        return ""
+    limit = "no limit" if place.limit is None else f"at most {place.limit}"
+    return f", {plural(place.entries, 'entry', 'entries')} and {limit}"
 
 
 def _summary(case: Case, count: int, bound: int | None) -> str:
@@ -365,9 +386,24 @@ def _summary(case: Case, count: int, bound: int | None) -> str:
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
 
 
+def _unnamed(explanation: Explanation) -> str:
+    """Why nobody is named, as a sentence; empty where somebody is, or C++ alone holds them."""
+    if explanation.located:
+        return ""
+    if explanation.failed:
+        return "What holds them could not be found out: explaining failed."
+    if not explanation.complete:
+        return "What holds them could not be found out: the search was cut short."
+    if explanation.rooted:
+        return "Something in Python holds them, but under no name that could be found."
+    return ""
+
+
 def _advice(kind: str, explanation: Explanation) -> str:
     if explanation.located:
         return explanation.located[0].advice.advice
+    if _unnamed(explanation):
+        return "put .detach() tensors or .item() numbers into whatever outlives the step"
     if kind == "graph":
         return (
             "nothing in Python refers to these graphs: look for a tensor, node or ctx hook that "

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import edges
-from memguard.explain.edges import Edge, isinstance_exact, own_dict
+from memguard.explain import edges, hooks
+from memguard.explain.edges import Edge
+from memguard.explain.frames import FrameView
+from memguard.explain.reading import (
+    class_name,
+    class_qualname,
+    is_tensor,
+    isinstance_exact,
+    own_dict,
+)
 from memguard.explain.search import Search
 
 
@@ -44,15 +54,21 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
     module = search.root_module(first)
     if module is not None and len(path) > 1:
         name = edges.edge(first, path[1]).name
-        return Step(Edge("global", name, name), module, path[1])
+        kind = "hook" if edges.is_hooks_name(name) else "global"
+        return Step(Edge(kind, name, name), module, path[1])
+    built = search.built.get(id(first))
+    if built is not None:
+        return Step(Edge("built", built.name, built.name), built.index, first)
     holding = search.frames.holding(first)
     if holding:
         index, name = holding[0]
         return Step(Edge("local", name, name), index, first)
     if isinstance_exact(first, type):
-        name = type.__getattribute__(first, "__qualname__")
+        name = class_qualname(first)
         return Step(Edge("type", name, name), None, first)
-    return Step(Edge("unrooted", type(first).__name__, ""), None, first)
+    if hooks.are_hooks(first):
+        return Step(Edge("hook", "hooks", "hooks"), None, first)
+    return Step(Edge("unrooted", class_name(type(first)), ""), None, first)
 
 
 def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
@@ -68,6 +84,13 @@ def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
         if child is owner.__defaults__ or child is owner.__kwdefaults__:
             name = edges.default_name(owner, after) or ""
             return Step(Edge("default", f" default {name}", name), owner, after), index + 2
+    if after is not None and isinstance_exact(owner, functools.partial):
+        given = edges.argument_name(owner, after)
+        if given is not None and child is not owner.func:
+            edge = Edge("argument", f" bound argument {given}", given)
+            return Step(edge, owner, after), index + 2
+    if after is not None and isinstance_exact(owner, threading.local):
+        return _thread_local(path, index)
     if after is not None and isinstance_exact(owner, type) and isinstance_exact(child, dict):
         name = edges.edge(child, after).name
         return Step(Edge("class", f".{name}", name), owner, after), index + 2
@@ -95,12 +118,23 @@ def _attribute(path: Sequence[Any], owner: Any, name: str, index: int) -> tuple[
     return Step(Edge(found.kind, text, inner), owner, path[index + 1]), index + 2
 
 
+def _thread_local(path: Sequence[Any], index: int) -> tuple[Step, int]:
+    """An attribute of a `threading.local`, which keeps a dict for each thread."""
+    owner = path[index - 1]
+    for inner in range(index, len(path)):
+        found = edges.edge(path[inner - 1], path[inner])
+        if found.kind == "key" and found.name:
+            text = f".{found.name}"
+            return Step(Edge("attribute", text, found.name), owner, path[inner]), inner + 1
+    return Step(Edge("internal", " →"), owner, path[index]), index + 1
+
+
 def _module_dict_name(owner: Any, child: Any) -> str:
     return next((name for name, value in (own_dict(owner) or {}).items() if value is child), "")
 
 
 def _is_ctx(value: Any) -> bool:
-    return _torch.is_context(value)
+    return isinstance_exact(value, _torch.Context)
 
 
 def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
@@ -109,27 +143,43 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     first = steps[0]
     kind = type_text(first.value)
     if first.edge.kind == "local":
-        view = search.frames.views[int(first.owner)]
-        spot = view.spot()
-        file = os.path.basename(spot.file)
-        lines.append(f"thread {view.thread}")
-        lines.append(f"frame {spot.function} ({file}:{spot.line})")
+        lines += _frame_lines(search.frames.views[int(first.owner)])
         lines.append(f"local {first.edge.name}: {kind}")
-    elif first.edge.kind == "global":
+    elif first.edge.kind == "built":
+        lines += _frame_lines(search.frames.views[int(first.owner)])
+        lines.append(f"{first.edge.name}: {kind} being built")
+    elif first.owner is not None and first.edge.kind in ("global", "hook"):
         lines.append(f"module {first.owner}")
-        lines.append(f"global {first.edge.name}: {kind}")
+        lines.append(f"global {first.edge.name}: {_counted(first, kind)}")
     elif first.edge.kind == "type":
         lines.append(f"class {first.edge.name}")
+    elif first.edge.kind == "hook":
+        lines.append("no root in Python: hooks of a tensor or node, held by C++")
+        lines.append(f"hooks: {_counted(first, kind)}")
+    elif is_tensor(first.value):
+        lines.append(f"no root in Python: {kind}, held by C++")
     else:
         lines.append(f"no root: {kind}")
     for step in steps[1:]:
-        lines.append(f"{step.edge.text.strip()}: {type_text(step.value)}")
+        lines.append(f"{step.edge.text.strip()}: {_counted(step, type_text(step.value))}")
     return tuple(lines)
+
+
+def _frame_lines(view: FrameView) -> tuple[str, str]:
+    spot = view.spot()
+    file = os.path.basename(spot.file)
+    return f"thread {view.thread}", f"frame {spot.function} ({file}:{spot.line})"
+
+
+def _counted(step: Step, kind: str) -> str:
+    """The type, and of a dict of hooks how many there are."""
+    count = hooks.count(step.value) if step.edge.kind == "hook" else None
+    return kind if count is None else f"{kind} of {count}"
 
 
 def thread_of(root: Step, search: Search) -> str | None:
     """Name of the thread in whose frame the root is; None when it is no local variable."""
-    if root.edge.kind != "local":
+    if root.edge.kind not in ("local", "built"):
         return None
     return search.frames.views[int(root.owner)].thread
 
@@ -137,9 +187,9 @@ def thread_of(root: Step, search: Search) -> str | None:
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)
-    if not _torch.is_tensor_type(cls):
-        return str(type.__getattribute__(cls, "__name__"))
+    if not is_tensor(value):
+        return class_name(cls)
     with _torch.without_overrides():
         dtype = str(value.dtype).removeprefix("torch.")
         node = f" {value.grad_fn.name()}" if _torch.is_attached(value) else ""
-        return f"{cls.__name__} {dtype} {list(value.shape)}{node}"
+        return f"{class_name(cls)} {dtype} {list(value.shape)}{node}"
