@@ -4,8 +4,9 @@
 
 The same model, data and optimizer make watched (W) and bare (B) steps in turn, W B B W; for a bare
 step the guard's hooks and its collector callback are taken out of torch's and Python's tables, and
-put back afterwards, outside the time that is measured. A round is 32 watched and 32 bare steps and
-gives one ratio of times. All of it lies behind the first 16 steps, in which watching is free.
+put back afterwards, outside the time that is measured. A round is 118 watched and as many bare
+steps, twice the rhythm of the guard's looks, and gives one ratio of times. All of it lies behind
+the first 128 steps, in which the guard looks closely; what those cost is told apart.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from torch import Tensor, nn
 from torch.optim import optimizer as torch_optimizer
 
 import memguard
+from memguard.pace import CLOSE_STEPS, WIDE_GAPS
+from memguard.sensors.governor import FREE_STEPS
 
-ROUND = 32  # watched steps: a multiple of every interval at which the guard looks more closely
-WARM_UP = 64
+ROUND = 2 * sum(WIDE_GAPS)  # watched steps: in so many the guard's looks come round again
+WARM_UP = CLOSE_STEPS + 2 * ROUND
 TARGET_STEP = 4.5e-3  # seconds
 HEAPS = (10_000, 1_000_000)
 
@@ -142,6 +145,8 @@ class Cost:
             since the guard looks more closely at every so manieth step.
         collections: collections of each generation in bare and in watched steps.
         own: share of the watched time that the guard says it took.
+        close: microseconds a step that the guard says it took before: of the steps it watches
+            closely after those in which watching is free.
     """
 
     objects: int
@@ -153,6 +158,7 @@ class Cost:
     undisturbed: float
     collections: tuple[list[int], list[int]]
     own: float
+    close: float
 
 
 class Steps:
@@ -191,7 +197,11 @@ def measure(objects: int, rounds: int) -> Cost:
     job, kept = Job(), heap(objects)
     gc.collect()
     with memguard.watch(job.model, job.optimizer, overhead=OVERHEAD) as guard:
-        job.run(WARM_UP)
+        job.run(FREE_STEPS)
+        free = guard.report().overhead["seconds"]
+        job.run(CLOSE_STEPS - FREE_STEPS)
+        close = guard.report().overhead["seconds"] - free
+        job.run(WARM_UP - CLOSE_STEPS)
         before = guard.report().overhead["seconds"]
         switch, watched, bare = Switch(job), Steps(job), Steps(job)
         for _ in range(rounds * ROUND // 2):
@@ -217,6 +227,7 @@ def measure(objects: int, rounds: int) -> Cost:
         undisturbed(watched.seconds) / undisturbed(bare.seconds),
         (bare.collections, watched.collections),
         (report.overhead["seconds"] - before) / sum(watched.seconds),
+        1e6 * close / (CLOSE_STEPS - FREE_STEPS),
     )
 
 
@@ -289,14 +300,16 @@ def told(cost: Cost) -> str:
         f"{cost.objects:>9,} objects   step {cost.step:.2f} ms   watched/bare {cost.ratio:.4f} "
         f"({cost.low:.4f} to {cost.high:.4f}), processor {cost.processor:.4f}, "
         f"undisturbed {cost.undisturbed:.4f}   "
-        f"collections {bare} bare, {watched} watched   the guard says {cost.own:.2%}"
+        f"collections {bare} bare, {watched} watched   the guard says {cost.own:.2%}, "
+        f"{cost.close:.0f} microseconds a step while it watched closely"
     )
 
 
 def main() -> None:
     """Measure beside a small and a large heap, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of 64 steps a heap")
+    rounds = f"rounds of {2 * ROUND} steps a heap"
+    parser.add_argument("--rounds", type=int, default=15, help=rounds)
     parser.add_argument("--json", help="file to write the figures to")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from memguard import _torch
-from memguard._torch import Undo
+from memguard._torch import Undo, is_traced
 
 _Hooks = dict[int, Any]  # what torch keeps in `module._forward_hooks`
 
@@ -49,7 +49,7 @@ class ModuleHook:
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
         # First of all, and constant to dynamo: what follows is never traced.
-        if _torch.is_compiling():
+        if is_traced():
             return
         if self._here is here:
             self._seen(module, output)
@@ -75,7 +75,7 @@ class _StandIn:
     __slots__ = ()
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
-        if not _torch.is_compiling():
+        if not is_traced():
             self.leave(module._forward_hooks)
 
     def __reduce__(self) -> tuple[Any, ...]:

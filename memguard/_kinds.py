@@ -47,6 +47,18 @@ def is_module(value: object) -> bool:
     return door is not None and door.is_module(value)
 
 
+def is_optimizer(value: object) -> bool:
+    """Whether `value` is a torch.optim.Optimizer, judged by its real type."""
+    door = torch_door()
+    return door is not None and door.is_optimizer(value)
+
+
+def caches_casts() -> bool:
+    """Whether autocast is on in this thread, with its cache of parameters cast."""
+    door = torch_door()
+    return door is not None and door.caches_casts()
+
+
 def is_context(value: object) -> bool:
     """Whether `value` is the ctx of a custom autograd Function."""
     door = torch_door()

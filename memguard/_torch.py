@@ -23,6 +23,7 @@ Undo = Callable[[], None]
 Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
+Context = torch.autograd.function.FunctionCtx
 
 # By identity, and with the type itself to keep that its own: a metaclass may hash in its own way.
 _tensor_types: dict[int, tuple[type, bool]] = {
@@ -92,13 +93,65 @@ def node_of(tensor: torch.Tensor) -> Node | None:
         return None
 
 
+# Whether dynamo is tracing: it folds a call of this to True, so what follows is never traced. Bound
+# to its own name, since each call costs as much again; seen in 2.1 to 2.13.
+is_traced: Callable[[], bool] = torch.compiler.is_dynamo_compiling
+
+
+def is_number(value: object) -> bool | None:
+    """Whether a tensor is a single number; None for what is no tensor."""
+    if not is_tensor_type(type(value)):
+        return None
+    with without_overrides():
+        return cast("torch.Tensor", value).numel() == 1
+
+
+def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read."""
+    try:
+        return tensor.grad if tensor.is_leaf else None
+    except RuntimeError:  # kinds of tensors that have none
+        return None
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What a view was cut from; None for other tensors."""
+    try:
+        return tensor._base if tensor._is_view() else None
+    except RuntimeError:  # changed in a way autograd forbids
+        return None
+
+
+def hooks_name(tensor: torch.Tensor, hooks: object) -> str | None:
+    """The attribute under which a tensor has a dict of hooks; None when the dict is none."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        descriptor = getattr(torch._C.TensorBase, name, None)  # the latter from 2.1 on
+        if descriptor is not None and descriptor.__get__(tensor) is hooks:
+            return name
+    return None
+
+
+def caches_casts() -> bool:
+    """Whether autocast is on in this thread, with its cache of parameters cast."""
+    if not torch.is_autocast_cache_enabled():
+        return False
+    devices = ("cpu", "cuda", "xpu", "mps")
+    try:
+        return any(map(torch.is_autocast_enabled, devices))  # takes a device from 2.4 on
+    except (TypeError, RuntimeError):
+        return bool(torch.is_autocast_enabled())
+
+
 def is_compiling() -> bool:
-    """Whether dynamo is tracing; it folds this call to True, so what follows is never traced."""
+    """Whether code is compiled or exported just now, traced by dynamo or run with fake tensors."""
     return torch.compiler.is_compiling()
 
 
 def sequence_number() -> int:
-    """The number the next node of this thread will get; -1 where torch does not tell."""
+    """The number the next node of this thread will get; -1 where torch does not tell.
+
+    Cold, as it is once a step, it takes some 10 microseconds.
+    """
     read = _sequence_reader()
     return read() if read is not None else -1
 
@@ -155,17 +208,6 @@ def saved_tensors(node: Node) -> Iterator[torch.Tensor]:
                 yield data
 
 
-def hidden_tensor(tensor: torch.Tensor, name: str) -> torch.Tensor | None:
-    """The tensor's `grad` or `_base`, which C++ holds; None when it has none."""
-    try:
-        if name == "grad":
-            # Elsewhere reading it warns, and makes sense only where somebody asked to keep it.
-            return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
-        return tensor._base if tensor._is_view() else None
-    except RuntimeError:  # inference tensors, or a base changed in a way autograd forbids
-        return None
-
-
 def leaf_of(node: Node) -> torch.Tensor | None:
     """The leaf whose gradient the node accumulates; None for other nodes."""
     return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
@@ -205,19 +247,20 @@ class _OptimizerSteps:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._listeners: tuple[Callable[[Any, Any, Any], None], ...] = ()
-        self._under_way = 0
+        self._lock = threading.RLock()  # a collection within may close a guard
+        self._listeners: tuple[Callable[[Any], None], ...] = ()
+        # One entry for each step under way: appending and popping need no lock.
+        self._under_way: list[None] = []
         self._handle: Any = None
 
-    def add(self, listener: Callable[[Any, Any, Any], None]) -> None:
+    def add(self, listener: Callable[[Any], None]) -> None:
         """Begin to tell `listener` of every step."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
             if self._handle is None:
                 self._handle = register_optimizer_step_post_hook(self._stepped)
 
-    def discard(self, listener: Callable[[Any, Any, Any], None]) -> None:
+    def discard(self, listener: Callable[[Any], None]) -> None:
         """Tell `listener` no more; harmless when it was never told."""
         with self._lock:
             self._listeners = tuple(other for other in self._listeners if other != listener)
@@ -226,21 +269,20 @@ class _OptimizerSteps:
                 self._handle = None
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with self._lock:
-            self._under_way += 1
+        under_way = self._under_way
+        under_way.append(None)
         try:
             for listener in self._listeners:
-                listener(optimizer, args, kwargs)
+                listener(optimizer)
         finally:
-            with self._lock:
-                self._under_way -= 1
+            under_way.pop()
 
 
 _optimizer_steps = _OptimizerSteps()
 
 
-def on_every_optimizer_step(hook: Callable[[Any, Any, Any], None]) -> Undo:
-    """Call `hook(optimizer, args, kwargs)` after each step of any optimizer; returns the undo."""
+def on_every_optimizer_step(hook: Callable[[Any], None]) -> Undo:
+    """Call `hook(optimizer)` after each step of any optimizer; returns the undo."""
     _optimizer_steps.add(hook)
     return functools.partial(_optimizer_steps.discard, hook)
 

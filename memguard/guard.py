@@ -56,6 +56,7 @@ class Guard:
     def report(self) -> Report:
         """What is known now, as one frozen record (about a millisecond)."""
         loop = self._loop
+        loop.catch_up()
         return Report(
             verdict=self._verdict(),
             step=loop.clock.step,

@@ -44,6 +44,7 @@ class Case:
         reason: the judge's words.
         evaluation: whether the loop runs the model without going backward.
         awaiting: whether no backward ends the steps, so that one may still come.
+        tensors: how many tensors each of `births` left, on average; 0 when they are not counted.
     """
 
     kind: Kind
@@ -52,6 +53,7 @@ class Case:
     reason: str
     evaluation: bool = False
     awaiting: bool = False
+    tensors: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class Investigator:
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
         survivors, device, each = self._measure(case)
+        if survivors:
+            each_birth = sum(map(len, survivors.values())) / len(survivors)
+            case = replace(case, tensors=each_birth)
         if case.kind == "tensor" and not worth_a_warning(
             each * self._count(case), self._figures.max_growth(device), self._figures.limit(device)
         ):
@@ -136,7 +141,8 @@ class Investigator:
             if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
-        located = (explanation.cycle,) if explanation.cycle is not None else ()
+        found = explanation.cycle or explanation.native
+        located = (found,) if found is not None else ()
         nameless = not located and not explanation.located
         if nameless and len(case.births) < UNTOLD and threading.active_count() > 1:
             # They may be another thread's, which holds them where nobody can look.
@@ -149,7 +155,7 @@ class Investigator:
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
-        return self._conclude(case, Explanation(), 0, "cpu")
+        return self._conclude(case, Explanation(complete=False, failed=True), 0, "cpu")
 
     def _count(self, case: Case) -> int:
         """Steps with survivors, those that the census has forgotten included."""
@@ -167,7 +173,7 @@ class Investigator:
         pending = first.statement.pending if first and first.statement else None
         count = self._count(case)
         nodes = explanation.weight.nodes if case.kind != "tensor" else 0
-        grown = growing.growth(case.births, count, case.now, nodes, size)
+        grown = growing.growth(case.births, count, case.now, nodes, size, max(1.0, case.tensors))
         per_step = grown.per_step.bytes + grown.per_step.nodes * growing.NODE_BYTES
         forecast = growing.forecast(
             self._figures.limit(device),
@@ -207,7 +213,7 @@ class Investigator:
             severity,
             _summary(case, count, ruling.bound),
             fingerprint(case.kind, explanation.located, self._modules(case)),
-            case.births[0],
+            growing.since_it_grows(case.births)[0],
             case.now,
             grown,
             forecast if ruling.bound is None else None,
@@ -217,6 +223,7 @@ class Investigator:
             f"{case.reason}; {ruling.reason}",
             count * size if case.kind == "graph" else 0,
             (case.births[0], case.births[-1]),
+            _unnamed(explanation),
         )
         return Outcome(finding, ruling)
 
@@ -314,7 +321,7 @@ def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Hold
 
 
 def _summary(case: Case, count: int, bound: int | None) -> str:
-    pace = growing.rate_in_words(case.births, count, case.now)
+    pace = growing.rate_in_words(case.births, count, case.now, max(1.0, case.tensors))
     if case.kind == "graph":
         owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
         summary = f"{owner} autograd graphs are still alive"
@@ -322,14 +329,33 @@ def _summary(case: Case, count: int, bound: int | None) -> str:
         summary = (
             f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
         )
+    elif case.tensors:
+        # Those of several steps are met together, so that their steps cannot be counted.
+        alive = plural(round(count * case.tensors), "tensor")
+        summary = f"{alive} of past steps are still alive"
     else:
         summary = f"tensors of {plural(count, 'past step')} are still alive"
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
 
 
+def _unnamed(explanation: Explanation) -> str:
+    """Why nobody is named, as a sentence; empty where somebody is, or C++ alone holds them."""
+    if explanation.located:
+        return ""
+    if explanation.failed:
+        return "What holds them could not be found out: explaining failed."
+    if not explanation.complete:
+        return "What holds them could not be found out: the search was cut short."
+    if explanation.rooted:
+        return "Something in Python holds them, but under no name that could be found."
+    return ""
+
+
 def _advice(kind: str, explanation: Explanation) -> str:
     if explanation.located:
         return explanation.located[0].advice.advice
+    if _unnamed(explanation):
+        return "put .detach() tensors or .item() numbers into whatever outlives the step"
     if kind == "graph":
         return (
             "nothing in Python refers to these graphs: look for a tensor, node or ctx hook that "

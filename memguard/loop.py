@@ -11,15 +11,17 @@ from memguard import _torch
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
+from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.survivors import Opinion
+from memguard.pace import Pace
 from memguard.records import Failure, Finding
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
-from memguard.sensors.dated import MAX_NODES, MAX_REACH, SECONDS_PER_NODE, steps_reached
+from memguard.sensors.dated import MAX_NODES, MAX_REACH, MOST_SECONDS_PER_NODE, steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
@@ -27,25 +29,11 @@ from memguard.triage import Triage
 
 _Result = TypeVar("_Result")
 
-# Steps between looks once watching is no longer free and nothing is in doubt. Whatever was born
-# since the last look and is still alive is met all the same.
-LOOK_EVERY = 4
-
-# Up to this step the looks that are due are taken whatever the budget: some 20 microseconds a step.
-CLOSE_STEPS = 128
-
-# Steps between dated looks while watching is free, and afterwards.
-DATED_EVERY = 4
-DATED_SELDOM = 32
-
 # With this many canaries alive no more are spent on audits; the rest is for the steps' own.
 MAX_AUDITED = 400
 
 # Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
 EXPLAINED_NODES = 2000
-
-# Without budget a step in so many still gets its canary, so that no loop is watched blindly.
-CANARY_ANYWAY = 8
 
 # Seconds from which an event is taken to have been interrupted by the kernel.
 INTERRUPTED = 5e-4
@@ -53,6 +41,10 @@ INTERRUPTED = 5e-4
 
 # Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
 _threads: dict[int, set[int]] = {}
+
+# Fingerprints that each loop has told. Two guards of one thread see the same tensors, and one
+# telling is enough.
+_told: dict[int, set[str]] = {}
 
 
 class WatchedLoop:
@@ -87,11 +79,13 @@ class WatchedLoop:
         self._to_tell: list[Finding] = []
         self.clock = Clock()
         self.governor = Governor(settings.overhead)
+        self._tape = Tape()
+        self._pace = Pace(self.governor, self._tape)
         self.figures = Figures(settings)
         self._canaries = Canaries(settings.window)
         self._census = Census(settings.window, self._may_look)
         self._audit = Audit(self._canaries)
-        self._sources = Sources(self, self.clock)
+        self._sources = Sources(self, self.clock, self._tape)
         self._investigator = Investigator(
             self._canaries,
             self._census,
@@ -106,9 +100,10 @@ class WatchedLoop:
         }
         self._graph_told = False
         self._canary_due = True
+        self._looked_at = 0
         self._explaining = 0.0
         self._expected = 0.0
-        self._look_cost = MAX_NODES * SECONDS_PER_NODE
+        self._dated_cost = MAX_NODES * MOST_SECONDS_PER_NODE
 
     # --- beginning and end ---
 
@@ -126,6 +121,8 @@ class WatchedLoop:
     def fall_silent(self) -> None:
         """Hear nothing any more."""
         self._silent = True
+        self._tape.close()
+        _told.pop(id(self), None)
 
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
@@ -158,7 +155,18 @@ class WatchedLoop:
 
     def step(self) -> None:
         """The user says that a step has ended."""
-        self._hear(self.clock.manual)
+        if not self._tape.takes(MANUAL):
+            self._hear(self.clock.manual)
+
+    def catch_up(self) -> None:
+        """Hear of the events that were put down in passing, so that all is counted."""
+        if self._busy.acquire(False):
+            try:
+                self.part("events", self._hear_tape)
+                if not self._silent and not self._paused:
+                    self._pace.rest(self.clock.step)
+            finally:
+                self._busy.release()
 
     # --- events, in the user's threads ---
 
@@ -203,6 +211,8 @@ class WatchedLoop:
         if not begun:
             return
         try:
+            self._hear_tape()
+            self._pace.heard()
             if event(*args):
                 self._end_step()
         except Exception as error:
@@ -211,6 +221,21 @@ class WatchedLoop:
             self._leave(begun)
         if self._to_tell:
             self._tell_findings()
+
+    def _hear_tape(self) -> None:
+        """Take the events on the tape into account; the steps they ended go without a look."""
+        events = self._tape.take_off()
+        if not events:
+            return
+        ended, is_end = 0, False
+        for event, source in events:
+            if event == OPTIMIZER:
+                self._sources.mark_stepped(source)
+            is_end = self.clock.hear(event, source)
+            if is_end:
+                ended += 1
+        self.governor.count(ended)
+        self._pace.woken(len(events), self.clock.step, within=not is_end)
 
     def _enter(self) -> float:
         """When this event began; 0 when it is not ours: closed, paused, or within another event."""
@@ -261,6 +286,7 @@ class WatchedLoop:
         if not begun:
             return
         try:
+            self.part("events", self._hear_tape)
             self.part("census", self._census.look, self.clock.step, judged)
         finally:
             self._leave(begun)
@@ -288,51 +314,65 @@ class WatchedLoop:
         """Everything that happens when a step has ended, cheapest first."""
         now = self.clock.step
         self.clock.note_sequence(_torch.sequence_number())
-        self._census.begin(now)
-        free = now <= FREE_STEPS
-        due = free or now % LOOK_EVERY == 0
+        due = self._pace.look_is_due(now)
         if not due and not self._audit.running and not self.in_doubt:
-            # Most steps of a long run end here. What is kept is still kept at the next look.
             self.governor.end_step()
+            self._pace.rest(now)
             return
         if due:
             cost = self._census.expected_cost()
-            # Rare births must be seen several times before fast steps have earned a look's cost.
-            if now <= CLOSE_STEPS or self.governor.allows(cost):
+            if self._pace.affords(now, cost):
                 self._expected += cost
                 self.part("census", self._look, now)
             self.part("tensor judge", self._judge_tensors, now)
         self.part("graph judge", self._judge_graphs, now)
+        free = self._pace.is_free(now)
         if free or self._audit.running or self.in_doubt:
             self.part("audit", self._continue_audits, now)
         self._sources.end_step()
         self.governor.end_step()
-        self._canary_due = self._may_touch() and (
-            self.governor.allows() or now % CANARY_ANYWAY == 0
-        )
+        self._canary_due = self._may_touch()
+        if due:
+            # What is new then counts as born in the step before, the least age that is certain.
+            stirs = self._suspicions["graph"].stirs
+            watchful = self._audit.running or self.in_doubt or stirs
+            self._census.begin(self._pace.looked(now, watchful) - 1)
 
     def _look(self, now: int) -> None:
+        """Meet what is new since the last look."""
         self._suspicions["tensor"].observe(now - 1)
-        self._census.look(now - 1)
+        met = self._census.look(now - 1)
         fresh = self._census.take_fresh()
         _threads.setdefault(threading.get_ident(), set()).add(id(self))
         if fresh and len(_threads) == 1 and self._may_touch():
             with _torch.without_overrides():
-                if self._may_date(now):
+                if self._pace.dated_look_is_due(now, self._dated_cost):
                     self.part("dated look", self._date, fresh, now)
-                self._canaries.place(now - 1, fresh)
-                self._suspicions["graph"].observe(now - 1)
+                self._place_dated(fresh, now)
+        if met:
+            self._looked_at = now
 
-    def _may_date(self, now: int) -> bool:
-        if now < FREE_STEPS:
-            return now % DATED_EVERY == 0
-        return now % DATED_SELDOM == 0 and self.governor.allows(self._look_cost)
+    def _place_dated(self, tensors: list[Any], now: int) -> None:
+        """Canaries for what is new since the last look, each of the step that its node was made in.
+
+        So every step counts, also those that nobody looked at when they ended.
+        """
+        for tensor in tensors:
+            node = _torch.node_of(tensor)
+            number = None if node is None else _torch.node_sequence(node)
+            born = now - 1 if number is None else self.clock.step_of(number)
+            # Nodes of other threads are numbered by themselves.
+            self._canaries.place(min(max(born, self._looked_at), now - 1), (tensor,))
+        for step in range(self._looked_at, now):
+            self._suspicions["graph"].observe(step)
 
     def _date(self, tensors: list[Any], now: int) -> None:
         """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""
+        begun = time.perf_counter()
         reached, nodes = steps_reached(tensors, self.clock.step_of, now - MAX_REACH)
-        self._look_cost = nodes * SECONDS_PER_NODE
-        self._expected += self._look_cost
+        self._dated_cost = min(time.perf_counter() - begun, nodes * MOST_SECONDS_PER_NODE)
+        self._pace.dated(now, self._dated_cost)
+        self._expected += self._dated_cost
         self._canaries.looked(now - 1, nodes)
         opinion = self._suspicions["graph"].reach(Look(now, reached))
         if opinion is not None:
@@ -424,5 +464,9 @@ class WatchedLoop:
             return
         known = self.findings.get(finding.fingerprint)
         self.findings[finding.fingerprint] = finding
-        if known is None or (known.severity != "leak" and finding.severity == "leak"):
+        if known is not None and (known.severity == "leak" or finding.severity != "leak"):
+            return
+        if not any(finding.fingerprint in told for told in list(_told.values())):
             self._to_tell.append(finding)
+        if finding.severity == "leak":
+            _told.setdefault(id(self), set()).add(finding.fingerprint)

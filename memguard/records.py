@@ -161,6 +161,8 @@ class Finding:
         reason: the judge's words: which counts led to this.
         saved_bytes: share of `growth.total.bytes` that is saved activations.
         steps: first and last step whose graphs or tensors survive.
+        unnamed: why no holder is named although something in Python may hold them, as a sentence;
+            empty when holders are named, and when only C++ holds them.
         known: the library's retention that this is; None where it is the user's own.
     """
 
@@ -178,6 +180,7 @@ class Finding:
     reason: str = ""
     saved_bytes: int = 0
     steps: tuple[int, int] | None = None
+    unnamed: str = ""
     known: Retention | None = None
 
 

@@ -25,17 +25,22 @@ class Suspicion:
 
     Attributes:
         opinion: the judge's last word.
+        stirs: whether a survivor was new of late: too little for a doubt, but worth a closer watch
+            until the next ones would be old enough to count.
     """
 
     __slots__ = (
         "_hold_step",
         "_hold_until",
         "_looks",
+        "_newest",
         "_now",
         "_observed",
         "_patience",
+        "_stirred",
         "_track",
         "opinion",
+        "stirs",
     )
 
     def __init__(self, window: int, patience: int) -> None:
@@ -47,6 +52,9 @@ class Suspicion:
         self._hold_until = 0
         self._hold_step = 0
         self._now = 0
+        self._newest = -1
+        self._stirred: int | None = None
+        self.stirs = False
 
     def observe(self, step: int) -> None:
         """The sensors could see what was born in `step`."""
@@ -56,6 +64,11 @@ class Suspicion:
     def survey(self, now: int, births: list[int], deaths: list[int]) -> Opinion | None:
         """Take a step's counts into account; the opinion when there is a case to investigate."""
         self._now = now
+        newest = max((born for born in births if now - born > self._track.normal_age), default=-1)
+        if newest > self._newest:
+            self._stirred = now
+        self._newest = newest
+        self.stirs = self._stirred is not None and now - self._stirred <= self._track.window + 2
         if len(births) < self._patience and not deaths:
             # Nearly every step of a healthy loop ends here.
             if self.opinion.state != "clean":

@@ -15,14 +15,14 @@ class Thing:
 
 
 def test_a_variable_is_found_by_its_value() -> None:
-    """The innermost frame of the user's that holds a value comes first."""
+    """The user's frame that holds a value comes first, a parameter after who handed it over."""
     thing = Thing()
 
     def inner(argument: Thing) -> list[str]:
         with Frames() as frames:
             return [name for _, name in frames.holding(argument)]
 
-    assert inner(thing)[:2] == ["argument", "thing"]
+    assert inner(thing)[:2] == ["thing", "argument"]
 
 
 def test_nothing_stays_alive_after_a_look() -> None:

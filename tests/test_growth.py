@@ -35,6 +35,34 @@ def test_pace_in_words(births: list[int], words: str) -> None:
     assert growth.rate_in_words(births, len(births), births[-1] + 3) == words
 
 
+@pytest.mark.parametrize(
+    ("births", "survivors", "words"),
+    [
+        ([0, 20, 40], 20.0, "one more each step"),
+        ([0, 20, 40], 60.0, "3 more each step"),
+        ([0, 20, 40], 4.0, "one more every 5 steps"),
+    ],
+)
+def test_pace_of_survivors_met_together(births: list[int], survivors: float, words: str) -> None:
+    """What several steps left behind is spread over them."""
+    assert growth.rate_in_words(births, len(births), births[-1], survivors) == words
+
+
+@pytest.mark.parametrize(
+    ("births", "grows"),
+    [
+        ([0, 500, 501, 502, 503, 504], [500, 501, 502, 503, 504]),
+        ([0, 3, 500, 520, 540, 560, 580], [500, 520, 540, 560, 580]),
+        ([0, 10, 20, 30, 40], [0, 10, 20, 30, 40]),
+        ([0, 1, 2, 100, 101, 102, 200, 201, 202], [0, 1, 2, 100, 101, 102, 200, 201, 202]),
+        ([0, 500, 1000], [0, 500, 1000]),
+    ],
+)
+def test_what_survives_from_long_before_is_not_growth(births: list[int], grows: list[int]) -> None:
+    """A survivor of the first step does not slow down a leak that began late."""
+    assert growth.since_it_grows(births) == grows
+
+
 def test_forecast_divides_what_is_left() -> None:
     """Steps left are the free bytes over the growth, within a range around it."""
     forecast = growth.forecast(limit=1000, used=200, per_step=8, uncertainty=0.1)

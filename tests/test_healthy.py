@@ -32,6 +32,42 @@ CASES: dict[str, str] = {
                     pending = []
         fit()
         """,
+    "numbers gathered by a comprehension": """
+        losses = [train_step(model, optimizer).item() for _ in range(80)]
+        """,
+    "detached losses summed up by a generator": """
+        total = sum(train_step(model, optimizer).detach() for _ in range(80))
+        """,
+    "micro-batches gathered by a comprehension before one backward": """
+        for _ in range(40):
+            losses = [(model(batch()[0])).pow(2).mean() for _ in range(8)]
+            optimizer.zero_grad(); sum(losses).backward(); optimizer.step()
+        """,
+    "an autocast block in each step": """
+        for _ in range(60):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                extra = torch.randn(64, 64, requires_grad=True)
+                (torch.randn(8, 64) @ extra).sum().backward()
+            train_step(model, optimizer)
+        """,
+    "an exception raised anew each time, its text kept": """
+        told = []
+        def fail():
+            loss = train_step(model, optimizer)
+            raise ValueError("bad batch")
+        for _ in range(60):
+            try:
+                fail()
+            except ValueError as error:
+                told.append(repr(error))
+        """,
+    "hooks that are removed": """
+        def make(loss):
+            return lambda *args: None
+        for _ in range(60):
+            handle = model.register_forward_hook(make(train_step(model, optimizer)))
+            handle.remove()
+        """,
     "the best loss, kept with its graph": """
         best = None
         for _ in range(80):

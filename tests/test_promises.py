@@ -128,7 +128,7 @@ def test_a_part_that_fails_is_named_and_the_loop_ends_as_without_it(
 
 # What runs in every event, before any part has its turn.
 EVENTS = (
-    (Sources, "_is_watched"),
+    (Sources, "_judge"),
     (Sources, "_concerns"),
     (Clock, "optimizer"),
     (Clock, "forward"),

@@ -1630,4 +1630,5 @@ def step_{n}(model, batch, opt, log):
 
     assert found is not None
     assert found.line == last
-    assert min(finding) < 2.5 * min(parsing)
+    # Pair by pair: a busy machine slows down both.
+    assert min(f / p for f, p in zip(finding, parsing, strict=True)) < 2.5

@@ -172,7 +172,7 @@ def _by_exception(thing: Any) -> Any:
         return error
 
 
-@keeper("_cached(...), cache of _cached")
+@keeper("_cached(...), cache of _cached, 1 entry and at most 4")
 def _by_cache(thing: Any) -> Any:
     _cached(thing)
     return None
@@ -565,7 +565,7 @@ def test_what_libraries_keep_comes_last() -> None:
         del json._kept  # type: ignore[attr-defined]
 
     assert told[0] == "box.content, attribute of Box"
-    assert told[-1] == "_kept, global of json"
+    assert told[-1] == "json._kept, global of json"
 
 
 def test_the_records_are_plain_data() -> None:

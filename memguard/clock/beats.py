@@ -6,8 +6,12 @@ optimizer beats by its backwards, an evaluation loop by the forwards of its root
 
 from __future__ import annotations
 
+import bisect
+import sys
 from collections import deque
 from typing import Literal
+
+from memguard.clock.tape import BACKWARD, EVALUATION, GRADIENT, MANUAL, OPTIMIZER, TRAINING, Event
 
 Beat = Literal["none", "manual", "optimizer", "backward", "forward"]
 
@@ -19,6 +23,9 @@ STRAY_FLOOR = 256
 # An evaluation forward is a beat once this many came without an optimizer step, or twice as many as
 # usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
 EVALUATION_FLOOR = 3
+
+# Steps whose beginning is remembered; twice what a look into graphs follows back.
+MAX_STARTS = 1024
 
 # Turns of another source after which the leading source is given up: a finished phase.
 LEADER_PATIENCE = 3
@@ -70,12 +77,24 @@ class Clock:
         self.optimizer_known = False
         self._evaluations_since_step = 0
         self._usual_evaluations: deque[int] = deque(maxlen=4)
-        # Where each recent step began in the numbering of autograd nodes, oldest first.
-        self._starts: deque[tuple[int, int]] = deque(maxlen=4096)
+        # Where recent steps began in the numbering of autograd nodes, oldest first.
+        self._starts: deque[tuple[int, int]] = deque(maxlen=MAX_STARTS)
 
     def knows_optimizer(self) -> None:
         """An optimizer exists for what is watched: its training forwards are no beat."""
         self.optimizer_known = True
+
+    def hear(self, event: Event, source: int = 0) -> bool:
+        """An event of any sort, from the module or optimizer with this identity."""
+        if event == OPTIMIZER:
+            return self.optimizer(source)
+        if event in (EVALUATION, TRAINING):
+            return self.forward(source, event == TRAINING)
+        if event == BACKWARD:
+            return self.backward()
+        if event == GRADIENT:
+            return self.gradient()
+        return event == MANUAL and self.manual()
 
     def manual(self) -> bool:
         """The user said that a step ended; from now on nothing else does."""
@@ -155,12 +174,15 @@ class Clock:
         self._starts.append((number, self.step))
 
     def step_of(self, number: int) -> int:
-        """The step in which the node with this number was made; -1 when before the first."""
-        low, high = 0, len(self._starts)
-        while low < high:
-            middle = (low + high) // 2
-            if self._starts[middle][0] <= number:
-                low = middle + 1
-            else:
-                high = middle
-        return self._starts[low - 1][1] if low else -1
+        """The step in which the node with this number was made; -1 when before the first.
+
+        Between two steps that were noted the numbers are taken to be spread evenly.
+        """
+        after = bisect.bisect_right(self._starts, (number, sys.maxsize))
+        if after == 0:
+            return -1
+        first, step = self._starts[after - 1]
+        if after < len(self._starts):
+            end, later = self._starts[after]
+            step += (number - first) * (later - step) // max(1, end - first)
+        return step

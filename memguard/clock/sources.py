@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -11,8 +10,18 @@ from memguard import _hooks, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
+from memguard.clock.tape import (
+    BACKWARD,
+    EVALUATION,
+    GRADIENT,
+    OPTIMIZER,
+    OTHER,
+    TRAINING,
+    Tape,
+)
 
 _Result = TypeVar("_Result")
+_Verdict = tuple[weakref.ref[Any], bool]  # an optimizer, and whether it is watched
 
 
 class Listener(Protocol):
@@ -37,16 +46,17 @@ class Listener(Protocol):
 class Sources:
     """The hooks of one guard; holds modules and optimizers weakly."""
 
-    def __init__(self, listener: Listener, clock: Clock) -> None:
+    def __init__(self, listener: Listener, clock: Clock, tape: Tape) -> None:
         self._listener = listener
         self._clock = clock
-        self._process = os.getpid()
+        self._tape = tape
+        self._here = _hooks.here
         self._roots: dict[int, weakref.ref[Any]] = {}
         self._beating: set[int] = set()
         self._undo: list[Undo] = []
         self._root_undo: dict[int, Undo] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
-        self._verdicts: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        self._verdicts: dict[int, _Verdict] = {}
         self._stepped_now: dict[int, weakref.ref[Any]] = {}
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
@@ -65,6 +75,7 @@ class Sources:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
             if _torch.is_optimizer(optimizer):
                 self._clock.knows_optimizer()
+        self._verdicts.clear()
         if not self._undo and (modules or optimizers):
             self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
 
@@ -148,31 +159,58 @@ class Sources:
 
     def _root_called(self, module: Any, output: Any) -> None:
         # Replicas of data-parallel runs carry copies of the hook; only the original counts.
-        known = self._roots.get(id(module))
-        if known is not None and known() is module:
-            # With no module that has parameters, any root gives the beat.
-            beats = id(module) in self._beating or not self._beating
-            if beats:
-                self._stop_waiting()
-            self._listener.on_forward(module, output, beats)
-
-    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._process == os.getpid() and self._safely(self._is_watched, optimizer):
+        key = id(module)
+        known = self._roots.get(key)
+        if known is None or known() is not module:
+            return
+        # With no module that has parameters, any root gives the beat.
+        beats = key in self._beating or not self._beating
+        if not beats:
+            event = OTHER
+        else:  # `discovery.is_training`, without the call
+            event = TRAINING if module.__dict__.get("training", True) else EVALUATION
+        tape = self._tape
+        if len(tape.events) < tape.room:  # `Tape.takes`, without the call
+            tape.events.append(key << 3 | event)
+            return
+        if _torch.is_compiling():
+            return
+        if beats:
             self._stop_waiting()
-            self._stepped_now[id(optimizer)] = self._verdicts[id(optimizer)][0]
-            self._listener.on_optimizer(optimizer)
+        self._listener.on_forward(module, output, beats)
 
-    def _is_watched(self, optimizer: Any) -> bool:
-        known = self._verdicts.get(id(optimizer))
-        if known is not None and known[0]() is optimizer:
-            return known[1]
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        if self._here is not _hooks.here:
+            return
+        key = id(optimizer)
+        known = self._verdicts.get(key)
+        if known is None or known[0]() is not optimizer:
+            known = self._safely(self._judge, optimizer)
+        if known is None or not known[1]:
+            return
+        tape = self._tape
+        if len(tape.events) < tape.room:  # `Tape.takes`, without the call
+            tape.events.append(key << 3 | OPTIMIZER)
+            return
+        self._stop_waiting()
+        self.mark_stepped(key)
+        self._listener.on_optimizer(optimizer)
+
+    def mark_stepped(self, optimizer: int) -> None:
+        """Note that the optimizer with this identity stepped in the step that ends next."""
+        known = self._verdicts.get(optimizer)
+        if known is not None:
+            self._stepped_now[optimizer] = known[0]
+
+    def _judge(self, optimizer: Any) -> _Verdict:
+        """Whether an optimizer that steps for the first time is watched."""
         if self._everything:
             self.discover()
         verdict = self._everything or self._concerns(optimizer)
         if len(self._verdicts) > 1000:  # a sweep that makes optimizers without end
             self._verdicts = {k: v for k, v in self._verdicts.items() if v[0]() is not None}
-        self._verdicts[id(optimizer)] = weakref.ref(optimizer), verdict
-        return verdict
+        known = self._verdicts[id(optimizer)] = weakref.ref(optimizer), verdict
+        return known
 
     def _concerns(self, optimizer: Any) -> bool:
         """Whether the optimizer is watched, is wrapped by one, or steps watched parameters."""
@@ -185,16 +223,19 @@ class Sources:
         return any(stepped & discovery.parameter_ids_of(module) for module in self.roots())
 
     def _went_backward(self, roots: Any, is_gradient: bool) -> None:
-        if self._process == os.getpid():
-            if not self._discovered:
-                self._safely(self.discover)
-            self._stop_waiting()
-            self._listener.on_backward(roots, is_gradient)
+        if self._here is not _hooks.here:
+            return
+        if self._tape.takes(GRADIENT if is_gradient else BACKWARD):
+            return
+        if not self._discovered:
+            self._safely(self.discover)
+        self._stop_waiting()
+        self._listener.on_backward(roots, is_gradient)
 
     def _first_call(self, module: Any) -> None:
         # A transform or a metric may be called long before the model exists: go on waiting until a
         # module that can give a beat has been called.
-        if self._process == os.getpid() and id(module) not in self._met:
+        if self._here is _hooks.here and id(module) not in self._met:
             self._safely(self.discover)
 
     def _safely(self, work: Callable[..., _Result], *args: Any) -> _Result | None:

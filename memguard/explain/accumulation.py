@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memguard import _kinds
-from memguard.explain import edges, graph, naming, paths, placing
+from memguard import _torch
+from memguard.explain import edges, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
+from memguard.explain.reading import class_name, is_tensor
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 
 # An object is the accumulation point when this share of the sampled births hangs on it.
 COVERAGE = 0.6
 
+# Survivors may be shared out among several holders: each of those has at least this share.
+SHARE = 0.2
+
 MAX_HOLDERS = 3
+
+
+# Ways from a holder to a survivor that is itself what was put in.
+_DIRECT = frozenset(("", "[...]", "{...}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +35,8 @@ class Located:
     Attributes:
         survivors: steps whose survivors hang on it, estimated from the sample.
         thread: name of the thread whose running function holds it; None for other roots.
-        modules: Python modules of the classes and functions on the chain.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
+        modules: Python modules of the classes and functions on the chain.
     """
 
     place: Place
@@ -75,21 +83,43 @@ def accumulation_points(
     stack: list[Spot],
     weight: graph.Weight,
 ) -> list[Located]:
-    need = max(2, math.ceil(COVERAGE * len(set(born))))
+    total = len(set(born))
+    need, least = (max(2, math.ceil(share * total)) for share in (COVERAGE, SHARE))
     children = paths.children_of(search)
     remaining = (1 << len(targets)) - 1
     found: list[Located] = []
     while len(found) < MAX_HOLDERS:
         key = _densest(search, born, remaining, need)
         if key is None:
-            break
+            if need <= least:
+                break
+            need = least
+            continue
+        key = _inside(search, key, born, remaining, least, children)
         mask = search.below[key] & remaining
         remaining &= ~mask
         below = _target_below(search, key, mask, targets, children)
-        path = [*paths.path_to_root(search, key), *below]
+        path = [*paths.best_path(search, key), *below]
         located = locate(question, search, path, len(below), stack, weight)
         if located is not None and not is_known(located, found):
             found.append(located)
+    return found or _one_by_one(question, search, targets, stack, weight)
+
+
+def _one_by_one(
+    question: Question,
+    search: Search,
+    targets: list[Any],
+    stack: list[Spot],
+    weight: graph.Weight,
+) -> list[Located]:
+    """Survivors that have nothing in common: the newest are named each by what holds it."""
+    found: list[Located] = []
+    for target in reversed(targets):
+        path = paths.best_path(search, id(target)) if len(found) < MAX_HOLDERS else []
+        if path and search.is_user_root(path[0]):
+            located = locate(question, search, path, 0, stack, weight)
+            found += [located] if located is not None and not is_known(located, found) else []
     return found
 
 
@@ -100,16 +130,16 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
         item = search.objects.get(key)
         if item is None or search.level[key] == 0 or search.root_module(item) is not None:
             continue
-        if edges.isinstance_exact(item, type):
+        if reading.isinstance_exact(item, type):
             continue
-        births = {birth for bit, birth in enumerate(born) if (mask & remaining) >> bit & 1}
+        births = _births(mask & remaining, born)
         if len(births) >= need:
             coverage[key] = len(births)
     if not coverage:
         return None
     enough = max(coverage.values()) * 0.8
     dense = [key for key, births in coverage.items() if births >= enough]
-    ranks = {key: (search.level[key], type(search.objects[key]).__name__) for key in dense}
+    ranks = {key: (search.level[key], class_name(type(search.objects[key]))) for key in dense}
     first = min(ranks.values())
     alike = [key for key in dense if ranks[key] == first]
     # Two lists that grow alike: the name decides, so that one bug is always told the same way.
@@ -122,6 +152,40 @@ def _spelled(search: Search, key: int) -> tuple[bool, int, str]:
     steps = naming.readable(path, search)
     text = "".join(step.edge.text for step in steps)
     return not search.is_user_root(path[0]), len(steps), text
+
+
+def _inside(
+    search: Search,
+    key: int,
+    born: list[int],
+    remaining: int,
+    least: int,
+    children: dict[int, list[int]],
+) -> int:
+    """From an object whose attributes share the survivors out to the attribute with the most."""
+    item = search.objects[key]
+    values = reading.own_dict(item)
+    owner: Any = item
+    if edges.is_container(item):
+        owners = (search.objects[parent] for parent in search.parents.get(key, ()))
+        owner = next((other for other in owners if reading.own_dict(other) is item), None)
+    elif values is None and not reading.slots(item):
+        return key
+    if owner is None:
+        return key
+    below = [*children.get(key, ()), *children.get(id(values), ())]
+    shares: list[tuple[int, str, int]] = []
+    for child in below:
+        value = search.objects[child]
+        if edges.is_container(value) and value is not reading.own_dict(owner):
+            covered = len(_births(search.below.get(child, 0) & remaining, born))
+            name = next((n for n, v in reading.attributes(owner) if v is value), "")
+            shares += [(-covered, name, child)] if covered >= least and name else []
+    return min(shares)[2] if shares else key
+
+
+def _births(mask: int, born: list[int]) -> set[int]:
+    return {birth for bit, birth in enumerate(born) if mask >> bit & 1}
 
 
 def _target_below(
@@ -151,7 +215,31 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
-    statement = find_statement(place, stack, question.evaluation)
+    chain = naming.chain_text(steps, search)
+    single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
+    located = told(question, place, chain, class_name(type(point)), stack, weight, single)
+    limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
+    modules = naming.modules_of(steps, search)
+    return replace(located, limit=limit, thread=thread, modules=modules)
+
+
+def told(
+    question: Question,
+    place: Place,
+    chain: tuple[str, ...],
+    kind: str,
+    stack: list[Spot],
+    weight: graph.Weight,
+    single: bool | None = None,
+) -> Located:
+    """A place with the statement that makes it grow and what to do about it.
+
+    `single` says whether what is put in is one number, where the survivor itself tells.
+    """
+    plain = question.kind != "graph"
+    statement = find_statement(place, stack, question.evaluation, plain=plain)
+    if statement is not None and statement.single is None:
+        statement = replace(statement, single=single)
     after_backward = None if question.kind != "graph" else weight.saved_bytes == 0
     advice = advise(
         question.kind,
@@ -160,23 +248,13 @@ def locate(
         evaluation=question.evaluation,
         after_backward=after_backward,
     )
-    return Located(
-        place,
-        statement,
-        advice,
-        naming.chain_text(steps, search),
-        type(point).__name__,
-        len(question.births),
-        edges.size_limit(point),
-        naming.thread_of(steps[0], search),
-        naming.modules_of(steps, search),
-    )
+    return Located(place, statement, advice, chain, kind, len(question.births))
 
 
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:
     """From one link of a linked list up to the variable that holds the list."""
     value = steps[position].value
-    if edges.is_container(value) or _kinds.is_tensor_type(type(value)):
+    if edges.is_container(value) or is_tensor(value):
         return position
     while position > 0 and type(steps[position - 1].value) is type(value):
         position -= 1

@@ -18,14 +18,17 @@ from memguard.explain.rewrite import (
     looks_like_tensor,
     looks_scalar,
     parsed,
+    tensor_parts,
 )
 from memguard.explain.syntax import bindings, dotted
+from memguard.explain.unusual import functions, is_function, linked, unusual_remedy
 
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
-_FUNCTION_PATH = re.compile(r"closes over|partial argument|__self__")
-_FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
+_FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
+# Methods that give a tensor's parts as a tuple.
+_TAKING_APART = frozenset(("unbind", "split", "chunk", "tensor_split"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def advise(
         evaluation: whether the loop runs the model without going backward.
         after_backward: whether backward has freed the activations; None when nobody knows.
     """
-    remedy = made_remedy(kind, place, statement)
+    remedy = unusual_remedy(kind, place, statement) or made_remedy(kind, place, statement)
     if remedy is None and kind != "graph":
         remedy = plain_remedy(kind, place, statement)
     if remedy is None:
@@ -95,10 +98,8 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     if value is None:
         return _unknown(place, statement)
     origin = parsed(statement.origin)
-    if "traceback" in place.path or (statement.origin or "").startswith("except "):
-        return _exceptions(name, line, value)
-    if _FUNCTION_PATH.search(place.path) or _is_function(value) or isinstance(origin, ast.Lambda):
-        return _functions(name, line, value)
+    if _FUNCTION_PATH.search(place.path) or is_function(value) or isinstance(origin, ast.Lambda):
+        return functions(name, line, value)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
         return _nested(name, line, value, inside)
@@ -109,6 +110,13 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
 
 def _unknown(place: Place, statement: Statement | None) -> Remedy:
     name = place.expression
+    if statement is not None and statement.verb == "call" and statement.value is None:
+        return Remedy(
+            f"{name} keeps what it is given or what it calls back for, and each keeps its graph",
+            None,
+            f"let what `{statement.code}` is given or calls back give .detach() tensors or .item() "
+            "numbers",
+        )
     where = f" in `{statement.code}`" if statement is not None else ""
     return Remedy(
         f"{name} keeps tensors of past steps, and each keeps the graph it came from",
@@ -158,6 +166,10 @@ def _assigned_value(line: Line) -> ast.expr | None:
 def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Remedy:
     """Several values at once: each of them is detached."""
     text = line.text(value)
+    func = value.func if isinstance(value, ast.Call) else None
+    if isinstance(func, ast.Attribute) and func.attr in _TAKING_APART:
+        line.call_on(func.value, ".detach()")
+        return Remedy(why, line.result(), f"[v.item() for v in {text}] where they are numbers")
     parts = _results_of(value)
     assigned = not isinstance(line.node, ast.Expr) and not isinstance(line.node, ast.AugAssign)
     if parts[0] is not value or assigned or looks_like_tensor(value):
@@ -167,7 +179,10 @@ def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Re
         line.replace(value, f"{{k: v.detach() for k, v in {text}.items()}}")
     else:
         line.replace(value, f"[v.detach() for v in {text}]")
-    return Remedy(why, line.result(), ".item() instead where they are single numbers")
+    fix = line.result()
+    if fix is not None and ".item()" in fix:
+        return Remedy(why, fix, f"{called_on(line.text(parts[0]), parts[0], '.detach()')} instead")
+    return Remedy(why, fix, ".item() instead where they are single numbers")
 
 
 def _results_of(value: ast.expr) -> list[ast.expr]:
@@ -199,6 +214,9 @@ def _is_sum_with(value: ast.expr, name: str) -> bool:
 
 def _carried(name: str, place: Place, line: Line) -> Remedy:
     why = f"{name} comes out of one step and goes into the next, so every step's graph hangs on it"
+    record = line.find_record(name)
+    if record is not None:
+        return linked(name, line, record)
     several = place.path.startswith("[") or place.container in ("tuple", "list")
     whole = _assigned_value(line)
     # All that comes back is detached: of `out, (h, c) = lstm(x, (h, c))` both states.
@@ -220,25 +238,6 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
         other += f" (a tuple of states: tuple(s.detach() for s in {name}))"
     alternative = f"{other} after the step, or only where a new window starts"
     return Remedy(why, line.result(), alternative)
-
-
-def _is_function(value: ast.expr) -> bool:
-    if isinstance(value, ast.Lambda):
-        return True
-    if isinstance(value, ast.Call):
-        return dotted(value.func).rpartition(".")[2] == "partial"
-    return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
-
-
-def _functions(name: str, line: Line, value: ast.expr) -> Remedy:
-    why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
-    alternative = (
-        "bind numbers before making the function (loss.item()), or detach() what it captures"
-    )
-    if isinstance(value, ast.Name):
-        line.call_on(value, "()")
-        return Remedy(why, line.result(), alternative)
-    return Remedy(why, None, alternative)
 
 
 def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) -> str:
@@ -266,16 +265,6 @@ def _nested(name: str, line: Line, value: ast.expr, inside: str) -> Remedy:
     why = f"{name} keeps {shown} of every step, and {part} keeps the graph it came from"
     alternative = f"put .item() numbers or .detach() tensors into {shown} where it is made ({part})"
     return Remedy(why, None, alternative)
-
-
-def _exceptions(name: str, line: Line, value: ast.expr) -> Remedy:
-    why = f"{name} keeps exceptions, and each keeps the frames it passed with all their tensors"
-    fix = None
-    if dotted(value):
-        line.replace(value, f"repr({line.text(value)})")
-        fix = line.result()
-    alternative = "drop the frames with error.with_traceback(None), or detach() what they hold"
-    return Remedy(why, fix, alternative)
 
 
 def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool:
@@ -330,7 +319,8 @@ def _kept(
     if not changed:
         return Remedy(why, None, f"put .detach() tensors or .item() numbers into {name}")
     fix = line.result()
-    part = next((leaf for leaf in attached_leaves(value) if looks_scalar(leaf)), value)
+    parts = tensor_parts(value) or [value]
+    part = next((leaf for leaf in parts if looks_scalar(leaf)), parts[0])
     if statement.verb == "assign" and not dotted(value):
         # What is computed anew each time is likely needed with its graph.
         return Remedy(why, None, f"let {name} go when the step is done, or keep a .detach() of it")

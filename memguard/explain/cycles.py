@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from memguard import _torch
 from memguard.explain import edges, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
+from memguard.explain.hooks import are_hooks, place_of_hook
 from memguard.explain.places import Place, Spot
+from memguard.explain.reading import class_module, class_name, class_qualname, is_tensor
+from memguard.explain.remedies import holder_text
 from memguard.explain.search import Search, is_user_module
 from memguard.explain.source import find_statement
 
@@ -25,7 +28,7 @@ def find_cycle(
     """Without a root: the attribute that closes the cycle, or the ctx that keeps the tensor."""
     kept = _located(question, search, targets, stack, weight)
     for located in kept:
-        if located.place.kind == "ctx":
+        if located.place.kind in ("ctx", "hook"):
             return located
     children = paths.children_of(search)
     loop = paths.cycle_through(search, children)
@@ -48,7 +51,9 @@ def _located(
     found: list[Located] = []
     for target in targets:
         path = paths.path_to_root(search, id(target))
-        located = locate(question, search, path, 0, stack, weight)
+        # What hangs on a hook that C++ keeps is the hook's doing.
+        below = len(path) - 1 if are_hooks(path[0]) else 0
+        located = locate(question, search, path, below, stack, weight)
         if located is not None and not is_known(located, found):
             found.append(located)
     return found
@@ -75,51 +80,46 @@ def _cycle_place(
     closing = min(named, key=_claim)
     owner, name = closing.owner, closing.edge.name
     cls = type(owner)
+    own_view = any(step.edge.kind == "base" for step in steps)
     place = Place(
         "cycle",
         name,
-        f"{cls.__name__}.{name}",
-        type(closing.value).__name__,
+        f"{class_name(cls)}.{name}",
+        class_name(type(closing.value)),
+        "._base" if own_view else "",
         file=placing.class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
     )
-    statement = find_statement(place, stack, question.evaluation)
+    statement = find_statement(place, stack, question.evaluation, plain=True)
+    if own_view and statement is not None:
+        place = replace(place, expression=holder_text(place, statement))
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
-    chain = ("no root: a reference cycle", *_loop_text(steps))
-    return Located(place, statement, advice, chain, cls.__name__, len(question.births))
+    kind = "a view of the tensor it is kept on, held by C++" if own_view else "a reference cycle"
+    chain = (f"no root: {kind}", *_loop_text(steps))
+    return Located(place, statement, advice, chain, class_name(cls), len(question.births))
 
 
 def _from_an_instance(loop: list[Any]) -> list[Any]:
     """The loop turned so that it begins with an object that has attributes, not with its dict."""
     for index, item in enumerate(loop):
-        if not edges.is_container(item) and not _torch.is_tensor_type(type(item)):
+        if not edges.is_container(item) and not is_tensor(item):
             return [*loop[index:], *loop[:index]]
     return loop
 
 
 def _claim(step: naming.Step) -> tuple[bool, str, str]:
-    return not _is_user_owner(step.owner), type(step.owner).__qualname__, step.edge.name
+    return not _is_user_owner(step.owner), class_qualname(type(step.owner)), step.edge.name
 
 
 def _hook_place(steps: Sequence[naming.Step]) -> Place | None:
     """A hook that closes over the tensor it hangs on: named by where it was defined."""
-    if not any(_torch.is_tensor_type(type(step.value)) for step in steps):
+    if not any(is_tensor(step.value) for step in steps):
         return None
     for step in steps:
         if step.edge.kind == "closure" and is_user_file(step.owner.__code__.co_filename):
-            code = step.owner.__code__
-            return Place(
-                "hook",
-                step.owner.__name__,
-                f"{step.owner.__name__} closing over {step.edge.name}",
-                "function",
-                file=code.co_filename,
-                function=step.owner.__qualname__,
-                first_line=code.co_firstlineno,
-                owner="a tensor",
-                module=step.owner.__module__,
-            )
+            expression = f"{step.owner.__name__} closing over {step.edge.name}"
+            return place_of_hook(step.owner, expression, "function", "the tensor", None)
     return None
 
 
@@ -131,7 +131,7 @@ def _loop_text(steps: Sequence[naming.Step]) -> list[str]:
 
 def _is_user_owner(owner: Any) -> bool:
     cls = type(owner)
-    if is_user_module(cls.__module__, None):
+    if is_user_module(class_module(cls), None):
         return True
     file = placing.class_file(cls)
     return file is not None and is_user_file(file)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from memguard import _kinds
-from memguard.explain.edges import isinstance_exact
+from memguard.explain.reading import is_tensor, isinstance_exact
 
 # Objects looked at from all roots together, and of any one of them: some ten milliseconds.
 MAX_OBJECTS = 30_000
@@ -77,4 +76,4 @@ def _goes_on(item: Any) -> bool:
     """Whether a user's object may be below: frames, modules and tensors lead elsewhere."""
     if isinstance_exact(item, (types.FrameType, types.ModuleType, types.CodeType)):
         return False
-    return not _kinds.is_tensor_type(type(item))
+    return not is_tensor(item)

@@ -1,13 +1,18 @@
 """How one object refers to another, written as Python a user would write.
 
-A table from the referrer's type to a small function. Everything is read through the type's own
-slots, so that no foreign `__getattr__`, `__eq__` or `__repr__` runs.
+A table from the referrer's type to a small function. Everything is read past
+what classes define, so that no foreign `__getattr__`, `__eq__` or `__repr__` runs.
 """
 
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
+import itertools
+import re
+import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +20,7 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.explain.frames import read_locals
+from memguard.explain.reading import attributes, is_tensor, isinstance_exact, members, own_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +28,8 @@ class Edge:
     """One reference.
 
     Attributes:
-        kind: `item`, `key`, `attribute`, `buffer`, `hook`, `cell`, `default`, `closure`, `class`,
-            `global`, `bound`, `cache`, `frame`, `grad`, `internal`.
+        kind: `item`, `key`, `attribute`, `buffer`, `hook`, `cell`, `default`, `argument`,
+            `closure`, `class`, `global`, `bound`, `cache`, `frame`, `grad`, `built`, `internal`.
         text: as Python: `.history`, `['loss']`, `[...]`.
         name: the bare attribute, variable or key.
     """
@@ -33,71 +39,30 @@ class Edge:
     name: str = ""
 
 
-_HOOK_DICTS = frozenset(
-    {
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "_post_accumulate_grad_hooks",
-        "_state_dict_hooks",
-        "_load_state_dict_pre_hooks",
-        "_optimizer_step_post_hooks",
-        "_optimizer_step_pre_hooks",
-    }
+# Modules, optimizers and tensors keep hooks in dicts of such names, and torch keeps global ones in
+# variables of its modules.
+_HOOK_DICT = re.compile(
+    r"_(?:global|forward|backward|state_dict|load_state_dict|optimizer|post_accumulate_grad)"
+    r"(?:_\w+)?_hooks"
 )
 _MODULE_DICTS = {"_buffers": "buffer", "_parameters": "attribute", "_modules": "attribute"}
-_SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_SIMPLE_KEYS = (str, int, float, bool, bytes, type(None))
-
-
-def own_dict(value: Any) -> dict[str, Any] | None:
-    """The instance's `__dict__`, read past anything its class defines; None when it has none."""
-    for cls in type.__dict__["__mro__"].__get__(type(value)):
-        descriptor = cls.__dict__.get("__dict__")
-        if type(descriptor) in _SLOT_TYPES:
-            found = descriptor.__get__(value)
-            return found if isinstance(found, dict) else None
-    return None
-
-
-def slots(value: Any) -> list[tuple[str, Any]]:
-    """(name, value) of the instance's slots that are set."""
-    found: list[tuple[str, Any]] = []
-    for cls in type.__dict__["__mro__"].__get__(type(value)):
-        for name, descriptor in list(cls.__dict__.items()):
-            if type(descriptor) is types.MemberDescriptorType:
-                try:
-                    found.append((name, descriptor.__get__(value)))
-                except AttributeError:
-                    continue
-    return found
 
 
 def edge(parent: Any, child: Any) -> Edge:
     """How `parent` refers to `child`; an `internal` edge when it cannot be told."""
-    if _kinds.is_tensor_type(type(parent)):
-        found = _tensor(parent, child)
-        if found is not None:
-            return found
+    found = _tensor(parent, child) if is_tensor(parent) else None
+    if found is not None:
+        return found
     for cls, tell in _TABLE:
         if isinstance_exact(parent, cls):
             found = tell(parent, child)
             if found is not None:
                 return found
-    return _instance(parent, child) or Edge("internal", f" → {type(child).__name__}")
-
-
-def isinstance_exact(value: Any, classes: type | tuple[type, ...]) -> bool:
-    """isinstance by the real type: a class that lies about `__class__` is not asked."""
-    wanted = classes if type(classes) is tuple else (classes,)
-    # By identity: a metaclass may compare its classes in ways of its own.
-    lineage = map(id, type.__dict__["__mro__"].__get__(type(value)))
-    return not {id(cls) for cls in wanted}.isdisjoint(lineage)
+    return _array(parent, child) or _instance(parent, child) or Edge("internal", " →")
 
 
 def _sequence(parent: Any, child: Any) -> Edge | None:
-    names = type(parent).__dict__.get("_fields") if type(parent) is not tuple else None
+    names = members(type(parent)).get("_fields") if type(parent) is not tuple else None
     if isinstance_exact(parent, tuple) and type(names) is tuple:  # a named tuple
         for name, value in zip(names, tuple.__iter__(parent), strict=False):
             if value is child and type(name) is str:
@@ -157,11 +122,27 @@ def _method(parent: types.MethodType, child: Any) -> Edge | None:
 
 
 def _partial(parent: functools.partial[Any], child: Any) -> Edge | None:
-    return Edge("bound", "(partial argument)")
+    function = functools.partial.func.__get__(parent)
+    return Edge("bound", ".func") if child is function else Edge("bound", " bound argument")
+
+
+def argument_name(bound: functools.partial[Any], value: Any) -> str | None:
+    """The parameter to which a partial binds `value`; None when its function does not tell."""
+    function = functools.partial.func.__get__(bound)
+    for name, given in functools.partial.keywords.__get__(bound).items():
+        if given is value and type(name) is str:
+            return name
+    if type(function) is not types.FunctionType:
+        return None
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    for name, given in zip(names, functools.partial.args.__get__(bound), strict=False):
+        if given is value:
+            return str(name)
+    return None
 
 
 def _class(parent: type, child: Any) -> Edge | None:
-    for name, value in list(type.__dict__["__dict__"].__get__(parent).items()):
+    for name, value in list(members(parent).items()):
         if value is child:
             return Edge("class", f".{name}", name)
     return Edge("class", "")
@@ -183,7 +164,11 @@ def _generator(parent: Any, child: Any) -> Edge | None:
     if frame is None:
         return None
     names = [name for name, value in read_locals(frame).items() if value is child]
-    return Edge("frame", f" local {names[0]}", names[0]) if names else Edge("frame", "")
+    if not names:
+        return Edge("frame", "")
+    kept = type(parent) is types.FrameType
+    text = f".f_locals[{names[0]!r}]" if kept else f" local {names[0]}"
+    return Edge("frame", text, names[0])
 
 
 def _cache(parent: Any, child: Any) -> Edge | None:
@@ -194,17 +179,57 @@ def _tensor(parent: Any, child: Any) -> Edge | None:
     values = own_dict(parent)
     if values is child:
         return Edge("attribute", "")
-    hooks = getattr(parent, "_backward_hooks", None)
-    if hooks is child:
-        return Edge("hook", "._backward_hooks", "_backward_hooks")
+    door = _kinds.torch_door()
+    with _kinds.without_overrides():
+        if not is_tensor(child):
+            name = door.hooks_name(parent, child)
+            return Edge("hook", f".{name}", name) if name is not None else None
+        if door.gradient_of(parent) is child:
+            return Edge("grad", ".grad", "grad")
+        return Edge("base", "._base", "_base") if door.base_of(parent) is child else None
+
+
+_ERROR_ATTRIBUTES = ("__traceback__", "__cause__", "__context__")
+
+
+def _error(parent: BaseException, child: Any) -> Edge | None:
+    for name in _ERROR_ATTRIBUTES:
+        if BaseException.__dict__[name].__get__(parent) is child:
+            return Edge("error", f".{name}", name)
     return None
+
+
+def _traceback(parent: types.TracebackType, child: Any) -> Edge | None:
+    name = "tb_next" if parent.tb_next is child else "tb_frame"
+    return Edge("error", f".{name}", name)
+
+
+def _variable(parent: Any, child: Any) -> Edge | None:
+    return Edge("value", ".get()")
+
+
+def _thread_local(parent: Any, child: Any) -> Edge | None:
+    return Edge("attribute", "") if isinstance_exact(child, dict) else None
+
+
+def _yielded(parent: Any, child: Any) -> Edge | None:
+    return Edge("yielded", " (already yielded)") if type(child) is list else None
+
+
+def _array(parent: Any, child: Any) -> Edge | None:
+    """An element of an array of objects, or the tensor whose memory an array uses."""
+    kind = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if kind is None or not isinstance_exact(parent, kind):
+        return None
+    objects = kind.dtype.__get__(parent).kind == "O"
+    return Edge("item", "[...]") if objects else Edge("base", ".base", "base")
 
 
 def _instance(parent: Any, child: Any) -> Edge | None:
     values = own_dict(parent)
     if values is child:
         return Edge("attribute", "")
-    for name, value in [*(values or {}).items(), *slots(parent)]:
+    for name, value in attributes(parent):
         if value is child and type(name) is str:
             return attribute(parent, name)
     return None
@@ -212,11 +237,16 @@ def _instance(parent: Any, child: Any) -> Edge | None:
 
 def attribute(parent: Any, name: str) -> Edge:
     """The edge for attribute `name` of an instance."""
-    if name in _HOOK_DICTS:
+    if is_hooks_name(name):
         return Edge("hook", f".{name}", name)
     if name in _MODULE_DICTS and _kinds.is_module(parent):
         return Edge(_MODULE_DICTS[name], "", "")
     return Edge("attribute", f".{name}", name)
+
+
+def is_hooks_name(name: str) -> bool:
+    """Whether a variable or attribute of that name is a dict of hooks."""
+    return _HOOK_DICT.fullmatch(name) is not None
 
 
 _LRU_CACHE: type = type(functools.lru_cache(maxsize=1)(lambda: None))
@@ -237,6 +267,11 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (set, _set),
     (frozenset, _set),
     (dict, _mapping),
+    (BaseException, _error),
+    (types.TracebackType, _traceback),
+    (contextvars.ContextVar, _variable),
+    (threading.local, _thread_local),
+    (itertools.cycle, _yielded),
     (type, _class),
 )
 
@@ -246,6 +281,15 @@ CONTAINERS: tuple[type, ...] = (list, tuple, collections.deque, set, frozenset, 
 def is_container(value: Any) -> bool:
     """Whether the object is a builtin container, or a subclass of one."""
     return any(isinstance_exact(value, cls) for cls in CONTAINERS)
+
+
+def cache_size(wrapper: Any) -> tuple[int | None, int | None]:
+    """(entries, most entries) of a cached function; None when unknown or without limit."""
+    if type(wrapper) is not _LRU_CACHE:
+        return None, None
+    read: Any = wrapper
+    info = read.cache_info()
+    return int(info.currsize), info.maxsize
 
 
 def size_limit(value: Any) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memguard import _torch
-from memguard.explain import graph, paths
+from memguard.explain import graph, native, paths
 from memguard.explain.accumulation import (
     MAX_HOLDERS,
     Located,
@@ -14,10 +14,13 @@ from memguard.explain.accumulation import (
     accumulation_points,
     is_known,
     locate,
+    told,
 )
 from memguard.explain.cycles import find_cycle
 from memguard.explain.frames import Frames
+from memguard.explain.loops import running_regions
 from memguard.explain.places import Spot
+from memguard.explain.program import Program
 from memguard.explain.search import Search
 
 # Survivors sampled for the search: a pass over the heap costs 24 ms for one target and 56 ms for
@@ -30,7 +33,15 @@ MAX_YOUNG = 32
 CHAINED = 4
 
 # Statements that feed a variable's old value into its new one.
-_CHAINING = {"accumulate": 2, "carry": 2, "item": 1, "register": 1, "append": 1, "extend": 1}
+_CHAINING = {
+    "accumulate": 2,
+    "carry": 2,
+    "build": 2,
+    "item": 1,
+    "register": 1,
+    "append": 1,
+    "extend": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +53,22 @@ class Explanation:
         rooted: whether anything outside a cycle was seen to hold the survivors.
         weight: one retained step's graph.
         cycle: the reference cycle that may hold them, when there is no root.
+        native: what C++ likely holds them for, when there is neither.
         complete: False when a budget ended the search.
         growing: False when the survivors all hang on objects of the past that nothing adds to.
         stack: the user's frames when the step ended, innermost first.
+        failed: whether explaining failed, so that nothing is known.
     """
 
     located: tuple[Located, ...] = ()
     rooted: bool = False
     weight: graph.Weight = graph.Weight()
     cycle: Located | None = None
+    native: Located | None = None
     complete: bool = True
     growing: bool = True
     stack: tuple[Spot, ...] = ()
+    failed: bool = False
 
 
 def explain(question: Question) -> Explanation:
@@ -130,10 +145,11 @@ def _from_survivors(
     try:
         rooted = 2 * search.has_root().bit_count() >= len(targets)
         located = accumulation_points(question, search, targets, born, stack, weight)
-        cycle = None
+        cycle = held = None
         if not rooted:
             cycle = find_cycle(question, search, targets, stack, weight)
-        return Explanation(tuple(located), rooted, weight, cycle, search.complete)
+            held = held_by_cpp(question, targets, stack, weight)
+        return Explanation(tuple(located), rooted, weight, cycle, held, search.complete)
     finally:
         search.release()
         targets.clear()
@@ -154,7 +170,7 @@ def _from_carried(
     try:
         scored: list[tuple[int, Located]] = []
         for target in targets:
-            path = paths.path_to_root(search, id(target))
+            path = paths.best_path(search, id(target))
             located = locate(question, search, path, 0, stack, weight)
             if located is None or is_known(located, [other for _, other in scored]):
                 continue
@@ -164,11 +180,25 @@ def _from_carried(
         rooted = bool(search.has_root())
         # Without a statement that feeds old into new, the chain may have ended growing.
         growing = best >= CHAINED
-        return Explanation(tuple(chosen), rooted, weight, None, search.complete, growing)
+        held = held_by_cpp(question, targets, stack, weight) if not rooted else None
+        complete = search.complete
+        return Explanation(tuple(chosen), rooted, weight, None, held, complete, growing)
     finally:
         search.release()
         targets.clear()
         young.clear()
+
+
+def held_by_cpp(
+    question: Question, targets: list[Any], stack: list[Spot], weight: graph.Weight
+) -> Located | None:
+    """What C++ likely holds the survivors for; None when the program uses no such API."""
+    program = Program([spot.file for spot in stack])
+    place = native.place_of(targets, program, running_regions(program, stack))
+    if place is None:
+        return None
+    chain = ("no root in Python", f"held by C++: {place.name}")
+    return told(question, place, chain, "C++", stack, weight)
 
 
 def _held_by_user(frames: Frames, tensor: Any) -> bool:

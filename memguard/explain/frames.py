@@ -28,6 +28,8 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 # The compiler sets CO_OPTIMIZED on functions: their variables are not a dict of their own.
 _OPTIMIZED = 0x01
+_EXPRESSIONS = frozenset(("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"))
+_RECEIVERS = ("self", "cls")
 
 
 def is_own_file(name: str) -> bool:
@@ -70,6 +72,20 @@ class FrameView:
     def is_module_level(self) -> bool:
         """Whether its variables are module globals."""
         return not self.frame.f_code.co_flags & _OPTIMIZED
+
+    @property
+    def is_expression(self) -> bool:
+        """Whether it runs a part of an expression, no function that has a name."""
+        return self.frame.f_code.co_name in _EXPRESSIONS
+
+    def borrows(self, name: str) -> bool:
+        """Whether a variable is a parameter: what it holds is somebody else's, as a rule.
+
+        Not so the receiver of a method, by which a user names what the object has.
+        """
+        code = self.frame.f_code
+        given = code.co_argcount + code.co_kwonlyargcount
+        return name in code.co_varnames[:given] and name not in _RECEIVERS
 
     def spot(self) -> Spot:
         """Where this frame stands."""
@@ -119,17 +135,43 @@ class Frames:
             self._by_value.setdefault(id(value), []).append((index, name))
 
     def holding(self, value: object) -> list[tuple[int, str]]:
-        """(index of frame, variable) pairs for `value`, innermost user frames first."""
-        found = self._by_value.get(id(value), [])
-        return sorted(found, key=lambda pair: (not self.views[pair[0]].user, pair[0], pair[1]))
+        """(index of frame, variable) pairs for `value`, innermost user frames first.
 
-    def values_of_user(self) -> list[Any]:
-        """Values of the variables of the user's functions, innermost first, threads in turn."""
+        Parameters come last: whoever handed the value over has a name of its own for it.
+        """
+        found = self._by_value.get(id(value), [])
+        return sorted(found, key=self._claim)
+
+    def _claim(self, pair: tuple[int, str]) -> tuple[bool, bool, int, str]:
+        index, name = pair
+        view = self.views[index]
+        return not view.user, view.borrows(name), index, name
+
+    def owned(self, value: object) -> bool:
+        """Whether a variable of the user's that is no parameter holds `value`."""
+        return any(
+            self.views[index].user and not self.views[index].borrows(name)
+            for index, name in self._by_value.get(id(value), ())
+        )
+
+    def known(self, value: object) -> bool:
+        """Whether any variable of the user's holds `value`."""
+        return any(self.views[index].user for index, _ in self._by_value.get(id(value), ()))
+
+    def user_values(self) -> list[Any]:
+        """What the variables of the user's functions hold."""
+        views = zip(self.views, self._locals, strict=True)
+        return [value for view, values in views if view.user for value in values.values()]
+
+    def owned_values(self) -> list[Any]:
+        """The same, parameters left out, innermost first."""
+        views = zip(self.views, self._locals, strict=True)
         return [
             value
-            for view, values in zip(self.views, self._locals, strict=True)
+            for view, values in views
             if view.user
-            for value in values.values()
+            for name, value in values.items()
+            if not view.borrows(name)
         ]
 
     def integers(self, index: int) -> dict[str, int]:

@@ -15,6 +15,7 @@ from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 from memguard.explain.through_torch import carriers_of, may_be_hidden
+from memguard.explain.unseen import references
 
 # Direct referrers that are followed up; of more it is only said how many there are.
 MAX_DIRECT = 32
@@ -90,7 +91,7 @@ class _Upward(Search):
     """A search that follows each target only until it has a root of the user's."""
 
     def _expand(self, frontier: list[Any], level: int) -> list[Any]:
-        settled = self._rooted_by_user()
+        settled = self._rooted(self.is_owned_root)
         still = [item for item in frontier if self.below.get(id(item), 0) & ~settled]
         if len(still) > MAX_WIDTH:
             self.complete = False
@@ -129,6 +130,7 @@ def holders_of(
     search = _Upward(frames, own)
     hidden = may_be_hidden(target)
     direct = search.direct(target)
+    direct += _unseen_holders(target, search, direct)
     others = max(0, len(direct) - MAX_DIRECT)
     direct.sort(key=lambda item: not search.is_root(item))
     del direct[MAX_DIRECT:]
@@ -157,6 +159,19 @@ def holders_of(
             one.release()
         for found in (direct, starts, carriers, lines):
             found.clear()
+
+
+def _unseen_holders(target: Any, search: Search, seen: list[Any]) -> list[Any]:
+    """What refers to the object out of the collector's sight, other than by a graph."""
+    probe = Search(search.frames)
+    probe.objects[id(target)] = target
+    pairs = references(probe)
+    found = {id(holder): holder for holder, _ in pairs}
+    for item in (target, *seen):
+        found.pop(id(item), None)
+    pairs.clear()
+    probe.release()
+    return list(found.values())
 
 
 def _refers_to_itself(item: Any) -> bool:
@@ -292,7 +307,8 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
     kind = type(steps[position].value).__name__
     last = steps[-1]
-    is_attribute = last.edge.kind in ("attribute", "buffer") and last.owner is not None
+    kinds = ("attribute", "buffer", "grad", "base")
+    is_attribute = last.edge.kind in kinds and last.owner is not None
     owner = type.__getattribute__(type(last.owner), "__qualname__") if is_attribute else ""
     return Holding(chain, place, statement, kind, owner, line.direct, line.rooted, line.cycle)
 

@@ -6,7 +6,7 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 
-from memguard.explain.frames import is_own_file
+from memguard.explain.frames import is_user_file
 from memguard.explain.syntax import Scope, Source, read_source
 
 # Files beside the stack's are read as long as their text stays within this many bytes: parsing it
@@ -114,9 +114,9 @@ class Imports:
                 known = next((s for s in self.sources if os.path.abspath(s.file) == path), None)
                 if known is not None:
                     return known
-                # Beside our own source it would be followed into, and blamed.
-                if os.path.isfile(path) and not is_own_file(path):
-                    return self._read(path)
+                if os.path.isfile(path):
+                    # What libraries do, and memguard beside a checkout, is not the user's doing.
+                    return self._read(path) if is_user_file(path) else None
         return None
 
     def _read(self, path: str) -> Source | None:

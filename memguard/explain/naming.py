@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from memguard import _kinds
-from memguard.explain import edges
-from memguard.explain.edges import Edge, isinstance_exact, own_dict
+from memguard.explain import edges, hooks
+from memguard.explain.edges import Edge
+from memguard.explain.frames import FrameView
+from memguard.explain.reading import (
+    class_module,
+    class_name,
+    class_qualname,
+    is_tensor,
+    isinstance_exact,
+    own_dict,
+)
 from memguard.explain.search import Search
 
 
@@ -44,15 +55,21 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
     module = search.root_module(first)
     if module is not None and len(path) > 1:
         name = edges.edge(first, path[1]).name
-        return Step(Edge("global", name, name), module, path[1])
+        kind = "hook" if edges.is_hooks_name(name) else "global"
+        return Step(Edge(kind, name, name), module, path[1])
+    built = search.built.get(id(first))
+    if built is not None:
+        return Step(Edge("built", built.name, built.name), built.index, first)
     holding = search.frames.holding(first)
     if holding:
         index, name = holding[0]
         return Step(Edge("local", name, name), index, first)
     if isinstance_exact(first, type):
-        name = type.__getattribute__(first, "__qualname__")
+        name = class_qualname(first)
         return Step(Edge("type", name, name), None, first)
-    return Step(Edge("unrooted", type(first).__name__, ""), None, first)
+    if hooks.are_hooks(first):
+        return Step(Edge("hook", "hooks", "hooks"), None, first)
+    return Step(Edge("unrooted", class_name(type(first)), ""), None, first)
 
 
 def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
@@ -68,6 +85,13 @@ def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
         if child is owner.__defaults__ or child is owner.__kwdefaults__:
             name = edges.default_name(owner, after) or ""
             return Step(Edge("default", f" default {name}", name), owner, after), index + 2
+    if after is not None and isinstance_exact(owner, functools.partial):
+        given = edges.argument_name(owner, after)
+        if given is not None and child is not owner.func:
+            edge = Edge("argument", f" bound argument {given}", given)
+            return Step(edge, owner, after), index + 2
+    if after is not None and isinstance_exact(owner, threading.local):
+        return _thread_local(path, index)
     if after is not None and isinstance_exact(owner, type) and isinstance_exact(child, dict):
         name = edges.edge(child, after).name
         return Step(Edge("class", f".{name}", name), owner, after), index + 2
@@ -95,6 +119,17 @@ def _attribute(path: Sequence[Any], owner: Any, name: str, index: int) -> tuple[
     return Step(Edge(found.kind, text, inner), owner, path[index + 1]), index + 2
 
 
+def _thread_local(path: Sequence[Any], index: int) -> tuple[Step, int]:
+    """An attribute of a `threading.local`, which keeps a dict for each thread."""
+    owner = path[index - 1]
+    for inner in range(index, len(path)):
+        found = edges.edge(path[inner - 1], path[inner])
+        if found.kind == "key" and found.name:
+            text = f".{found.name}"
+            return Step(Edge("attribute", text, found.name), owner, path[inner]), inner + 1
+    return Step(Edge("internal", " →"), owner, path[index]), index + 1
+
+
 def _module_dict_name(owner: Any, child: Any) -> str:
     return next((name for name, value in (own_dict(owner) or {}).items() if value is child), "")
 
@@ -109,27 +144,43 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     first = steps[0]
     kind = type_text(first.value)
     if first.edge.kind == "local":
-        view = search.frames.views[int(first.owner)]
-        spot = view.spot()
-        file = os.path.basename(spot.file)
-        lines.append(f"thread {view.thread}")
-        lines.append(f"frame {spot.function} ({file}:{spot.line})")
+        lines += _frame_lines(search.frames.views[int(first.owner)])
         lines.append(f"local {first.edge.name}: {kind}")
-    elif first.edge.kind == "global":
+    elif first.edge.kind == "built":
+        lines += _frame_lines(search.frames.views[int(first.owner)])
+        lines.append(f"{first.edge.name}: {kind} being built")
+    elif first.owner is not None and first.edge.kind in ("global", "hook"):
         lines.append(f"module {first.owner}")
-        lines.append(f"global {first.edge.name}: {kind}")
+        lines.append(f"global {first.edge.name}: {_counted(first, kind)}")
     elif first.edge.kind == "type":
         lines.append(f"class {first.edge.name}")
+    elif first.edge.kind == "hook":
+        lines.append("no root in Python: hooks of a tensor or node, held by C++")
+        lines.append(f"hooks: {_counted(first, kind)}")
+    elif is_tensor(first.value):
+        lines.append(f"no root in Python: {kind}, held by C++")
     else:
         lines.append(f"no root: {kind}")
     for step in steps[1:]:
-        lines.append(f"{step.edge.text.strip()}: {type_text(step.value)}")
+        lines.append(f"{step.edge.text.strip()}: {_counted(step, type_text(step.value))}")
     return tuple(lines)
+
+
+def _frame_lines(view: FrameView) -> tuple[str, str]:
+    spot = view.spot()
+    file = os.path.basename(spot.file)
+    return f"thread {view.thread}", f"frame {spot.function} ({file}:{spot.line})"
+
+
+def _counted(step: Step, kind: str) -> str:
+    """The type, and of a dict of hooks how many there are."""
+    count = hooks.count(step.value) if step.edge.kind == "hook" else None
+    return kind if count is None else f"{kind} of {count}"
 
 
 def thread_of(root: Step, search: Search) -> str | None:
     """Name of the thread in whose frame the root is; None when it is no local variable."""
-    if root.edge.kind != "local":
+    if root.edge.kind not in ("local", "built"):
         return None
     return search.frames.views[int(root.owner)].thread
 
@@ -138,44 +189,40 @@ def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     """Modules of the classes and functions on the chain, root first, each once."""
     found: dict[str, None] = {}
     for step in steps:
-        if step.edge.kind == "local":
-            found[_name(search.frames.views[int(step.owner)].frame.f_globals)] = None
-        elif step.edge.kind == "global":
-            found[str(step.owner)] = None
-        for value in (step.owner, step.value):
-            # What survives is a tensor in every chain; that says nothing about who keeps it.
-            if not _kinds.is_tensor_type(type(value)):
-                found[_module_of(value)] = None
+        if step.edge.kind in ("local", "built"):
+            found[_named(search.frames.views[int(step.owner)].frame.f_globals)] = None
+        elif isinstance_exact(step.owner, str):
+            found[step.owner] = None
+        else:
+            found[_module_of(step.owner)] = None
+        # What survives is a tensor in every chain; that says nothing about who keeps it.
+        if not is_tensor(step.value):
+            found[_module_of(step.value)] = None
     return tuple(name for name in found if name and name != "builtins")
 
 
 def _module_of(value: Any) -> str:
     """Module of a class or function, else of the object's class."""
     if isinstance_exact(value, type):
-        name = type.__getattribute__(value, "__module__")
-    else:
-        # A cached function has its own module among its attributes, its class has functools'.
-        name = getattr(value, "__module__", None) if _is_function(value) else None
-        name = name or (own_dict(value) or {}).get("__module__")
-        name = name or type.__getattribute__(type(value), "__module__")
-    return name if isinstance(name, str) else ""
+        return class_module(value)
+    if type(value) in (types.FunctionType, types.MethodType):
+        return str(value.__module__)
+    # A cached function has its own module among its attributes, its class has functools'.
+    named = _named(own_dict(value) or {}, "__module__")
+    return named or ("" if is_tensor(value) else class_module(type(value)))
 
 
-def _is_function(value: Any) -> bool:
-    return type(value) in (types.FunctionType, types.MethodType)
-
-
-def _name(variables: dict[str, Any]) -> str:
-    name = variables.get("__name__")
-    return name if isinstance(name, str) else ""
+def _named(variables: dict[str, Any], key: str = "__name__") -> str:
+    name = variables.get(key)
+    return name if type(name) is str else ""
 
 
 def type_text(value: Any) -> str:
     """The type of a chain's object; a tensor with dtype, shape and node."""
     cls = type(value)
-    if not _kinds.is_tensor_type(cls):
-        return str(type.__getattribute__(cls, "__name__"))
+    if not is_tensor(value):
+        return class_name(cls)
     with _kinds.without_overrides():
         dtype = str(value.dtype).removeprefix("torch.")
         node = f" {value.grad_fn.name()}" if _kinds.is_attached(value) else ""
-        return f"{cls.__name__} {dtype} {list(value.shape)}{node}"
+        return f"{class_name(cls)} {dtype} {list(value.shape)}{node}"

@@ -43,6 +43,15 @@ def pending_of(region: Region, route: Sequence[Piece], outer: Sequence[Region]) 
     return None
 
 
+def pending_after(program: Program, piece: Piece) -> str | None:
+    """What comes after a statement in its function and frees graphs; None if it does so itself."""
+    if next(_freeing(program, [piece]), None) is not None:
+        return None
+    after = [other for other in piece.scope.pieces if other.line > piece.last]
+    found = next(_freeing(program, after), None)
+    return None if found is None else _worded(found[0], found[1][-1])
+
+
 def frees(region: Region) -> bool:
     """Whether the region goes backward or steps an optimizer at all."""
     return next(_freeing(region.program, region.pieces), None) is not None

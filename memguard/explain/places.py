@@ -14,9 +14,13 @@ PlaceKind = Literal[
     "class",  # class attribute
     "closure",  # cell variable of a function that outlived its caller
     "default",  # default argument of a function
+    "argument",  # argument bound by a functools.partial
     "hook",  # hook registered on a module, tensor or node; `name` is the hook function's
     "cache",  # functools.cache / lru_cache; `name` is the decorated function's
     "ctx",  # attribute of a custom autograd.Function's ctx; `owner` is the Function subclass
+    "state",  # state of an optimizer, by parameter
+    "built",  # what a comprehension or call is still building; `name` is what it is assigned to
+    "native",  # memory that C++ holds for an API of torch's; `name` says which
     "cycle",  # reference cycle with no root; `owner` is one class of it, `name` an attribute in it
 ]
 
@@ -50,11 +54,13 @@ class Place:
         path: subscripts and attributes between the name and the survivor, indices masked:
             `[...]`, `['loss'][...]`, `.values`.
         file: file of the function, class or module that owns the name, when known.
-        function: qualified name of the owning function (`local`, `closure`, `default`, `hook`,
-            `cache`).
+        function: qualified name of the owning function (`local`, `closure`, `default`,
+            `argument`, `hook`, `cache`, `built`).
         first_line: `co_firstlineno` of that function.
         owner: qualified name of the owning class (`attribute`, `class`, `buffer`, `ctx`, `cycle`).
         module: name of the owning module.
+        entries: how many hooks or cached results it has now, where that says something.
+        limit: entries a cache may have at most.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
     """
@@ -69,6 +75,8 @@ class Place:
     first_line: int | None = None
     owner: str | None = None
     module: str | None = None
+    entries: int | None = None
+    limit: int | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -96,6 +104,9 @@ Verb = Literal[
     "item",  # x[k] = v
     "attribute",  # o.x = v, self.x = v
     "assign",  # x = v
+    "build",  # x = [f(v) for v in vs], x = sum(f(v) for v in vs)
+    "raise",  # raise x, raise E from x: exceptions keep the frames they pass
+    "show",  # the last line of a notebook's cell, whose result the session keeps
     "register",  # module.register_forward_hook(hook) and its like
     "call",  # record(x, v): grows inside something without source
     "define",  # def/lambda/decorator that makes the holder

@@ -8,28 +8,21 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from memguard.explain import edges
-from memguard.explain.edges import isinstance_exact, own_dict
+from memguard.explain import edges, hooks
 from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
-from memguard.explain.search import Search
-
-NAMEABLE = frozenset(
-    {
-        "attribute",
-        "buffer",
-        "cache",
-        "class",
-        "closure",
-        "ctx",
-        "default",
-        "frame",
-        "global",
-        "hook",
-        "local",
-    }
+from memguard.explain.reading import (
+    class_module,
+    class_name,
+    class_qualname,
+    is_optimizer,
+    isinstance_exact,
+    lineage,
+    members,
+    own_dict,
 )
+from memguard.explain.search import Search
 
 
 def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | None:
@@ -44,10 +37,22 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     if named < 0:
         return None
     step = steps[named]
-    path = "".join(below.edge.text for below in steps[named + 1 :])
-    container = type(steps[position].value).__name__
+    path = "".join(
+        below.edge.text
+        for index, below in enumerate(steps[named + 1 :], start=named + 1)
+        # What a library's own object keeps its entries in is not for the user to write.
+        if index > position or not _is_inner(steps, index)
+    )
+    container = class_name(type(steps[position].value))
     make = _MAKERS[step.edge.kind]
     return make(steps, named, path, container, search)
+
+
+def _is_inner(steps: Sequence[Step], at: int) -> bool:
+    kind = steps[at].edge.kind
+    return kind in ("value", "yielded", "internal") or (
+        kind == "attribute" and not _is_users_name(steps, at)
+    )
 
 
 def _is_users_name(steps: Sequence[Step], at: int) -> bool:
@@ -57,10 +62,12 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
     library's; one that the user has set on a library's object is the user's.
     """
     step = steps[at]
-    if step.edge.kind not in NAMEABLE or (step.edge.kind == "frame" and not step.edge.name):
+    if step.edge.kind not in _MAKERS or (step.edge.kind == "frame" and not step.edge.name):
         return False
     if step.edge.kind != "attribute" or at == 0:
         return True
+    if step.edge.name == "state" and is_optimizer(step.owner):
+        return True  # documented, and users do write it
     cls = type(step.owner)
     file = class_file(cls)
     return file is None or is_user_file(file) or not _mentions(cls, step.edge.name)
@@ -68,10 +75,10 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
 
 def _mentions(cls: type, attribute: str) -> bool:
     """Whether a function of the class uses this attribute."""
-    for base in type.__dict__["__mro__"].__get__(cls):
-        for value in list(base.__dict__.values()):
-            code = getattr(_function_of(value), "__code__", None)
-            if code is not None and attribute in code.co_names:
+    for base in lineage(cls):
+        for value in list(members(base).values()):
+            function = hooks.function_of(value)
+            if function is not None and attribute in function.__code__.co_names:
                 return True
     return False
 
@@ -87,7 +94,7 @@ def _local(steps: Sequence[Step], at: int, path: str, container: str, search: Se
     name, index = steps[at].edge.name, int(steps[at].owner)
     code = search.frames.views[index].frame.f_code
     return Place(
-        "local",
+        "built" if steps[at].edge.kind == "built" else "local",
         name,
         name,
         container,
@@ -122,13 +129,14 @@ def _frame_place(
 
 def _global(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     name, module = steps[at].edge.name, str(steps[at].owner)
+    written = name if search.is_user_module(module) else f"{module}.{name}"
     found = (d for d in search.objects.values() if search.root_module(d) == module)
     values: dict[str, Any] = next(found, {})
     file = values.get("__file__")
     return Place(
         "global",
         name,
-        name,
+        written,
         container,
         path,
         file=file if isinstance(file, str) else _running_file(search, module),
@@ -152,15 +160,16 @@ def _attribute_place(
     cls = type(step.owner)
     numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
     numbers.update(_module_integers(cls))
+    state = step.edge.name == "state" and is_optimizer(step.owner)
     return Place(
-        "buffer" if step.edge.kind == "buffer" else "attribute",
+        "state" if state else "buffer" if step.edge.kind == "buffer" else "attribute",
         step.edge.name,
         _expression(steps, at),
         container,
         path,
         file=class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
         numbers=numbers,
     )
 
@@ -170,7 +179,7 @@ def _class_place(
 ) -> Place:
     cls = steps[at].owner
     name = steps[at].edge.name
-    expression = f"{cls.__qualname__}.{name}"
+    expression = f"{class_qualname(cls)}.{name}"
     return Place(
         "class",
         name,
@@ -178,8 +187,8 @@ def _class_place(
         container,
         path,
         file=class_file(cls),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
         numbers=_module_integers(cls),
     )
 
@@ -207,31 +216,44 @@ def _function_place(
 
 def _hook_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     """A dict of hooks that grows: named by the hook function itself."""
-    function = next((f for f in map(_function_of, (s.value for s in steps[at + 1 :])) if f), None)
+    step = steps[at]
+    below = (hooks.function_of(inner.value) for inner in steps[at + 1 :])
+    function = next((found for found in below if found is not None), None)
+    at_root = at == 0 and step.owner is not None
     if function is None:
-        return _attribute_place(steps, at, path, container, search)
-    code = function.__code__
+        make = _global if at_root else _attribute_place
+        return make(steps, at, path, container, search)
+    module = str(step.owner) if at_root else None
+    owner = hooks.registered_on(step.edge.name, step.owner, module)
+    entries = hooks.count(step.value)
+    return hooks.place_of_hook(function, _expression(steps, at), container, owner, entries)
+
+
+def _argument_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    """What a `functools.partial` binds: told by the parameter it is bound to."""
+    step = steps[at]
+    code = step.owner.func.__code__
     return Place(
-        "hook",
-        function.__name__,
-        _expression(steps, at),
+        "argument",
+        step.edge.name,
+        step.edge.name,
         container,
-        "",
+        path,
         file=code.co_filename,
-        function=function.__qualname__,
+        function=step.owner.func.__qualname__,
         first_line=code.co_firstlineno,
-        owner=type(steps[at].owner).__qualname__,
-        module=function.__module__,
-        numbers=plain_integers(function.__globals__),
+        module=step.owner.func.__module__,
+        numbers=plain_integers(step.owner.func.__globals__),
     )
 
 
-def _function_of(value: Any) -> Any:
-    if isinstance_exact(value, types.FunctionType):
-        return value
-    if isinstance_exact(value, types.MethodType):
-        return value.__func__
-    return None
+def _gradient_place(
+    steps: Sequence[Step], at: int, path: str, container: str, search: Search
+) -> Place:
+    owner = class_name(type(steps[at].owner))
+    return Place("attribute", "grad", _expression(steps, at), container, path, owner=owner)
 
 
 def _cache_place(
@@ -241,23 +263,28 @@ def _cache_place(
     function = getattr(wrapper, "__wrapped__", None)
     code = getattr(function, "__code__", None)
     name = getattr(wrapper, "__name__", "cache")
+    whole = str(getattr(wrapper, "__qualname__", name)).rpartition("<locals>.")[2]
+    size = edges.cache_size(wrapper)
     return Place(
         "cache",
         name,
-        f"{name}(...)",
+        f"{whole}(...)",
         "cache",
         path,
         file=getattr(code, "co_filename", None),
         function=getattr(wrapper, "__qualname__", None),
         first_line=getattr(code, "co_firstlineno", None),
         module=getattr(wrapper, "__module__", None),
+        entries=size[0],
+        limit=size[1],
     )
 
 
 def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     name = steps[at].edge.name
-    cls = getattr(type(steps[at].owner), "_forward_cls", type(steps[at].owner))
-    forward = getattr(cls.__dict__.get("forward"), "__func__", None)
+    made = type(steps[at].owner)  # torch makes a class for the contexts of each Function
+    cls = next((c for base in lineage(made) if (c := members(base).get("_forward_cls"))), made)
+    forward = getattr(members(cls).get("forward"), "__func__", None)
     code = getattr(forward, "__code__", None)
     return Place(
         "ctx",
@@ -268,14 +295,17 @@ def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search
         file=getattr(code, "co_filename", None),
         function=getattr(forward, "__qualname__", None),
         first_line=getattr(code, "co_firstlineno", None),
-        owner=cls.__qualname__,
-        module=cls.__module__,
+        owner=class_qualname(cls),
+        module=class_module(cls),
     )
 
 
 _MAKERS = {
     "frame": _frame_place,
     "local": _local,
+    "built": _local,
+    "argument": _argument_place,
+    "grad": _gradient_place,
     "global": _global,
     "attribute": _attribute_place,
     "buffer": _attribute_place,
@@ -289,17 +319,21 @@ _MAKERS = {
 
 
 def class_file(cls: type) -> str | None:
-    """The file a class was defined in, told by one of its own functions."""
-    for value in list(type.__dict__["__dict__"].__get__(cls).values()):
-        function = getattr(value, "__func__", value) if _is_wrapper(value) else value
-        function = getattr(function, "fget", function) if type(function) is property else function
-        if isinstance_exact(function, types.FunctionType):
-            name = function.__code__.co_filename
+    """The file a class was defined in, told by one of its own functions or by its module."""
+    told: list[str] = []
+    module = class_module(cls)
+    for value in list(members(cls).values()):
+        function = value.__func__ if _is_wrapper(value) else value
+        function = value.fget if type(function) is property else function
+        if isinstance_exact(function, types.FunctionType) and function.__module__ == module:
+            name = str(function.__code__.co_filename)
             if os.path.isabs(name) or os.path.exists(name):
-                return str(name)
-    module = _module_values(cls)
-    file = module.get("__file__")
-    return file if isinstance(file, str) else None
+                if is_user_file(name):
+                    return name
+                told.append(name)
+    # A generated method (of a dataclass, say) stands in the library that generated it.
+    file = _module_values(cls).get("__file__")
+    return file if isinstance(file, str) else next(iter(told), None)
 
 
 def _is_wrapper(value: Any) -> bool:
@@ -307,7 +341,8 @@ def _is_wrapper(value: Any) -> bool:
 
 
 def _module_values(cls: type) -> dict[str, Any]:
-    return own_dict(sys.modules.get(cls.__module__)) or {}
+    module = sys.modules.get(class_module(cls))
+    return own_dict(module) or {}
 
 
 def _module_integers(cls: type) -> dict[str, int]:

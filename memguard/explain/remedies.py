@@ -47,7 +47,7 @@ def made_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy 
     if place.kind == "cache":
         return _cache(place, statement)
     if statement is not None and statement.verb == "register":
-        return _registered(statement)
+        return _registered(place, statement)
     if statement is not None and statement.verb == "define":
         return _captured(place, statement)
     if "grad" in (place.name, place.path.rpartition(".")[2]) and kind == "graph":
@@ -122,7 +122,7 @@ def _cache(place: Place, statement: Statement | None) -> Remedy:
     return Remedy(why, f"@{limited}(maxsize=16)", alternative)
 
 
-def _registered(statement: Statement) -> Remedy:
+def _registered(place: Place, statement: Statement) -> Remedy:
     closed = _on_itself(statement)
     if closed is not None:
         return closed
@@ -137,6 +137,8 @@ def _registered(statement: Statement) -> Remedy:
         "register it once before the loop and let it store output.detach() where no gradient "
         "is needed"
     )
+    if place.owner in ("a tensor or node", "the tensor"):
+        alternative = "give it a weakref.ref to what it uses, which its graph keeps anyway"
     handle = "handle"
     if line is not None and isinstance(line.node, ast.Assign):
         handle = dotted(line.node.targets[0]) or handle
@@ -250,7 +252,9 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     moved = ""
     if tensors and value and (line := line_of(statement)) is not None:
         part = line.find(value)
-        if part is not None and not value.endswith(".cpu()") and _is_one_tensor(part):
+        if part is not None and value.endswith(".numpy()"):
+            moved = f"; `{value}.copy()` keeps no tensor alive"
+        elif part is not None and not value.endswith(".cpu()") and _is_one_tensor(part):
             moved = f"; on a GPU, move them off it: `{called_on(value, part, '.cpu()')}`"
         if isinstance(part, ast.Subscript):
             moved += "; a slice keeps all it was cut from alive: .clone() it"

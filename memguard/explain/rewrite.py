@@ -76,6 +76,12 @@ class Line:
             return None
         return changed if self._changes else None
 
+    def find_record(self, name: str) -> ast.Call | None:
+        """The object that is made with the one of that name in it: `Node(loss, last)`."""
+        calls = (node for node in ast.walk(self.node) if isinstance(node, ast.Call))
+        records = (call for call in calls if is_record(call))
+        return next((r for r in records if name in map(dotted, ast.iter_child_nodes(r))), None)
+
     def find(self, text: str | None) -> ast.expr | None:
         """The part written as the text."""
         wanted = parsed(text)
@@ -187,13 +193,13 @@ def detach_in(
         single: whether the value's variable is one number, when that is known.
         numbers: whether single numbers may become plain ones by `.item()`.
     """
-    parts = _tensor_parts(value)
+    parts = tensor_parts(value)
     given = parsed(origin)
     for part in parts:
         bare = _is_bare(part) and looks_scalar_name(_singular(holder))
         told = isinstance(part, ast.Name) and given is not None and looks_scalar(given)
         scalar = looks_scalar(part) or bare or told
-        if isinstance(part, ast.Name) and single is not None:
+        if isinstance(part, (ast.Name, ast.Call)) and single is not None:
             scalar = single
         line.call_on(part, ".item()" if scalar and numbers else ".detach()")
     return bool(parts)
@@ -208,7 +214,7 @@ def _singular(name: str) -> str:
     return word[:-2] if word.endswith("sses") else word.removesuffix("s")
 
 
-def _tensor_parts(value: ast.expr) -> list[ast.expr]:
+def tensor_parts(value: ast.expr) -> list[ast.expr]:
     """The parts of a value to detach: itself, or the tensors in a tuple, dict or record."""
     members = _members(value)
     if members is not None:
@@ -224,7 +230,7 @@ def _tensor_parts(value: ast.expr) -> list[ast.expr]:
 
 def _tensor_parts_of_member(member: ast.expr) -> list[ast.expr]:
     if _members(member) is not None:
-        return _tensor_parts(member)
+        return tensor_parts(member)
     return [member] if looks_like_tensor(member) and not cut_off(member) else []
 
 

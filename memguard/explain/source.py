@@ -5,26 +5,33 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from memguard.explain import special
+from memguard.explain import native, special
 from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
 from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
+from memguard.explain.frames import is_user_file
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, running_regions
 from memguard.explain.origins import is_single, origin_of
+from memguard.explain.pending import pending_after
 from memguard.explain.places import Place, Release, Spot, Statement
 from memguard.explain.program import Program
 from memguard.explain.subject import Subject
 from memguard.explain.syntax import Scope, Source
 from memguard.explain.text import code_of, context_of, read_line
+from memguard.explain.unusual import is_session_variable
 from memguard.explain.verbs import Growth
+
+# Holders that no other statement empties: what bounds them stands elsewhere, or nothing does.
+_UNBOUNDED = ("hook", "ctx", "cycle", "cache", "built", "native")
 
 __all__ = ["find_statement", "read_line"]
 
 
 def find_statement(
-    place: Place, stack: Sequence[Spot], evaluation: bool = False
+    place: Place, stack: Sequence[Spot], evaluation: bool = False, *, plain: bool = False
 ) -> Statement | None:
     """The statement that makes the holder at a place grow; None when the source does not tell.
 
@@ -33,25 +40,40 @@ def find_statement(
         stack: the user's frames when a step ended, innermost first; their loops tell which of
             several statements is running, and whether another one empties the holder in time.
         evaluation: whether the loop runs the model without going backward.
+        plain: whether what gathers are tensors without graph.
     """
     try:
-        program = Program([place.file, *(spot.file for spot in stack)])
+        files = [spot.file for spot in stack]
+        if place.file is not None and not _is_strangers(place.file, files):
+            files.insert(0, place.file)
+        program = Program(files)
         if not program.sources:
             return None
-        return _Finder(program, place, stack, evaluation).find()
+        return _Finder(program, place, stack, evaluation, plain).find()
     except RecursionError:
         return None  # an expression nested deeper than anyone writes
+
+
+def _is_strangers(file: str, files: Sequence[str]) -> bool:
+    """Whether a file is a library's while the program is the user's own."""
+    return not is_user_file(file) and any(map(is_user_file, files))
 
 
 class _Finder:
     """One question about one place."""
 
     def __init__(
-        self, program: Program, place: Place, stack: Sequence[Spot], evaluation: bool
+        self,
+        program: Program,
+        place: Place,
+        stack: Sequence[Spot],
+        evaluation: bool,
+        plain: bool,
     ) -> None:
         self._program = program
         self._place = place
         self._stack = stack
+        self._plain = plain
         self._regions: list[Region] = running_regions(program, stack)
         self._home = self._home_scope()
         self._chooser = Chooser(program, place, self._regions, self._home, evaluation)
@@ -66,9 +88,12 @@ class _Finder:
             "hook": self._hook,
             "ctx": lambda: special.ctx_growth(self._program, self._place),
             "cycle": self._cycle,
+            "built": lambda: special.built_growth(self._program, self._place, self._stack),
+            "native": lambda: native.growth(self._program, self._place, self._regions),
             "closure": self._closure,
             "attribute": self._attribute,
             "buffer": self._attribute,
+            "state": self._attribute,
             "class": self._attribute,
         }
         growth = special.library_growth(self._program, self._place, self._regions)
@@ -87,6 +112,9 @@ class _Finder:
                 return around
         return None
 
+    def _subject(self, **fields: Any) -> Subject:
+        return Subject(container=self._place.container, plain=self._plain, **fields)
+
     def _module(self) -> Scope | None:
         sources = self._program.sources
         own = [source for source in sources if source.file == self._place.file]
@@ -98,11 +126,13 @@ class _Finder:
         """A local, a default argument, a global."""
         home, place = self._home, self._place
         if home is None:
-            return None
+            return self._library_variable() if place.kind == "global" else None
+        if is_session_variable(place.name) and _is_cell(home.source.file):
+            return special.shown(self._program, self._stack)
         path = path_keys(place.path)
         if place.name == home.receiver() and path and path[0].startswith(".") and home.owner:
             return self._grown_attribute(path[0][1:], [home.owner])
-        subject = Subject(names=frozenset((place.name,)), container=place.container)
+        subject = self._subject(names=frozenset((place.name,)))
         self._candidates.look(subject, scopes_seeing(self._program, home, place.name))
         if home.parent is None:
             self._look_elsewhere(subject, home.source)
@@ -110,7 +140,18 @@ class _Finder:
         if (found is None or found.weak) and path and path[0].startswith("."):
             owners = self._program.name_types(place.name, home).classes
             found = self._grown_attribute(path[0][1:], owners) or found
+        if (found is None or found.weak) and not subject.is_tensor:
+            running = special.running_call(self._program, place.name, self._stack)
+            found = running or found
         return found
+
+    def _library_variable(self) -> Growth | None:
+        """A variable of a library's module, as the user's files write it: `sys.last_value`."""
+        module, name = self._place.module or "", self._place.name
+        names = frozenset((module, module.rpartition(".")[2]))
+        subject = self._subject(modules=names, member=name)
+        self._candidates.look(subject, scopes_with(self._program, name))
+        return self._chooser.best(self._candidates.growths)
 
     def _look_elsewhere(self, subject: Subject, home: Source) -> None:
         """A module's variable as other files, or other cells of a notebook, call it."""
@@ -124,7 +165,7 @@ class _Finder:
                 self._candidates.look(subject, scopes)
                 continue
             renamed, modules = imports.aliases(source, home, name)
-            other = Subject(renamed, modules=modules, member=name, container=subject.container)
+            other = replace(subject, names=renamed, modules=modules, member=name)
             for word in (*renamed, *([name] if modules else ())):
                 self._candidates.look(other, scopes_with(self._program, word, [source]))
 
@@ -143,7 +184,7 @@ class _Finder:
     def _grown_object(self, expression: str) -> Growth | None:
         above, _, name = expression.rpartition(".")
         if above:
-            subject = Subject(attribute=name)
+            subject = self._subject(attribute=name)
             self._candidates.look(subject, scopes_with(self._program, name))
         else:
             stack = (self._program.find(s.file, s.function, s.first_line) for s in self._stack)
@@ -151,7 +192,7 @@ class _Finder:
             home = next((around for around in chains if name in around.bound()), None)
             if home is None:
                 return None
-            subject = Subject(frozenset((name,)))
+            subject = self._subject(names=frozenset((name,)))
             self._candidates.look(subject, scopes_seeing(self._program, home, name))
         return self._chooser.best(self._candidates.growths)
 
@@ -159,10 +200,10 @@ class _Finder:
         self, name: str, owners: Iterable[Scope], *, foreign: bool = False
     ) -> Growth | None:
         family = frozenset(self._program.family(owners))
-        subject = Subject(
-            attribute=name, owners=family, foreign=foreign, container=self._place.container
-        )
-        self._candidates.look(subject, scopes_with(self._program, name))
+        subject = self._subject(attribute=name, owners=family, foreign=foreign)
+        for word in (name, *special.properties(family, name)):
+            other = replace(subject, attribute=word)
+            self._candidates.look(other, scopes_with(self._program, word))
         found = self._chooser.best(self._candidates.growths)
         if found is not None and found.weak:
             self._look_at_givers(found)
@@ -179,7 +220,7 @@ class _Finder:
                 given = isinstance(value, ast.Name) and value.id != piece.scope.receiver()
                 if parameter == kept.value.id and given and isinstance(value, ast.Name):
                     homes = [s for s in piece.scope.chain() if value.id in s.bound()]
-                    subject = Subject(frozenset((value.id,)), container=self._place.container)
+                    subject = self._subject(names=frozenset((value.id,)))
                     for home in homes[:1]:
                         scopes = scopes_seeing(self._program, home, value.id)
                         self._candidates.look(subject, scopes)
@@ -222,7 +263,7 @@ class _Finder:
 
     def _statement(self, growth: Growth) -> Statement:
         piece, source = growth.piece, growth.piece.scope.source
-        bounded = not growth.weak and self._place.kind not in ("hook", "ctx", "cycle", "cache")
+        bounded = not growth.weak and self._place.kind not in _UNBOUNDED
         return Statement(
             file=source.file,
             line=piece.line,
@@ -232,10 +273,15 @@ class _Finder:
             function=_function_of(piece.scope),
             context=context_of(source.lines, piece.line, piece.last),
             release=self._chooser.release(growth, self._candidates) if bounded else None,
-            pending=self._chooser.pending(growth),
+            pending=self._pending(growth),
             origin=origin_of(self._program, piece, growth.value),
             single=is_single(self._program, piece, growth.value),
         )
+
+    def _pending(self, growth: Growth) -> str | None:
+        if self._place.kind == "built":
+            return pending_after(self._program, growth.piece)
+        return self._chooser.pending(growth)
 
 
 def _is_cell(file: str) -> bool:

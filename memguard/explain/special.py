@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from memguard.explain.consuming import consumers
 from memguard.explain.expressions import starts_over
 from memguard.explain.loops import Region
-from memguard.explain.places import Place
+from memguard.explain.places import Place, Spot
 from memguard.explain.program import Program
 from memguard.explain.rewrite import looks_like_tensor
 from memguard.explain.syntax import Scope, bindings, dotted
@@ -37,7 +38,9 @@ def _registrations(program: Program, place: Place) -> Iterator[Growth]:
     every = (scope for source in program.sources for scope in source.scopes)
     for piece in (piece for scope in every for piece in scope.pieces):
         for call in piece.calls():
-            method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+            method = dotted(call.func).rpartition(".")[2]
+            if isinstance(call.func, ast.Attribute):
+                method = call.func.attr
             if _REGISTERING.fullmatch(method) and _hands_over(call, names, place.first_line):
                 yield Growth(piece, "register", call.args[0] if call.args else None)
 
@@ -104,6 +107,64 @@ def _logging_calls(program: Program) -> Iterator[Growth]:
                     plain = [arg for arg in likely if isinstance(arg, ast.Name)]
                     if name == level and likely:
                         yield Growth(piece, "append", (plain or likely)[0])
+
+
+def built_growth(program: Program, place: Place, stack: Sequence[Spot]) -> Growth | None:
+    """The comprehension, or the call that uses up a generator, which builds what is kept."""
+    for spot in stack:
+        if (spot.file, spot.function, spot.first_line) != (
+            place.file,
+            place.function,
+            place.first_line,
+        ):
+            continue
+        source = next((s for s in program.sources if s.file == spot.file), None)
+        found = list(consumers(source, spot.line)) if source is not None else []
+        found = [c for c in found if c.container in (place.container, _sum_of(place.container))]
+        named = [c for c in found if c.name == place.name]
+        for consumer in [*reversed(named), *reversed(found)]:
+            return Growth(consumer.piece, "build", consumer.value)
+    return None
+
+
+def _sum_of(container: str) -> str:
+    return "Tensor" if container.endswith("Tensor") else ""
+
+
+def running_call(program: Program, name: str, stack: Sequence[Spot]) -> Growth | None:
+    """A call of an object's method in which the loop runs: a trainer's own loop, say."""
+    for spot in stack:
+        scope = program.find(spot.file, spot.function, spot.first_line)
+        for piece in scope.pieces if scope is not None else ():
+            if piece.top <= spot.line <= piece.last:
+                methods = [call.func for call in piece.calls()]
+                bases = [dotted(f.value) for f in methods if isinstance(f, ast.Attribute)]
+                if any(base.partition(".")[0] == name for base in bases):
+                    return Growth(piece, "call", None, weak=True)
+    return None
+
+
+def shown(program: Program, stack: Sequence[Spot]) -> Growth | None:
+    """The last line of the notebook's cell that is running: the session keeps its result."""
+    for spot in stack:
+        source = next((s for s in program.sources if s.file == spot.file), None)
+        if spot.function != "<module>" or source is None or not source.module.pieces:
+            continue
+        last = source.module.pieces[-1]
+        if isinstance(last.node, ast.Expr):
+            return Growth(last, "show", last.node.value)
+    return None
+
+
+def properties(owners: Iterable[Scope], attribute: str) -> list[str]:
+    """Properties of classes that give the attribute out under another name."""
+    found: dict[str, None] = {}
+    for method in (child for owner in owners for child in owner.children.values()):
+        if method.is_function and method.marks & {"property", "cached_property"}:
+            returned = [p.node.value for p in method.pieces if isinstance(p.node, ast.Return)]
+            if any(dotted(value) == f"{method.receiver()}.{attribute}" for value in returned):
+                found[method.name] = None
+    return list(found)
 
 
 def capturing(program: Program, place: Place, scope: Scope) -> Growth | None:

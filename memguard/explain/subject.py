@@ -29,6 +29,7 @@ class Subject:
         foreign: whether it is a library's class, so that no class of the user's has it.
         modules: names of modules whose attribute `member` is the holder.
         container: type of the object held, as far as known.
+        plain: whether tensors without graph count, which a library function may have just made.
     """
 
     names: frozenset[str] = frozenset()
@@ -38,6 +39,7 @@ class Subject:
     modules: frozenset[str] = frozenset()
     member: str | None = None
     container: str = ""
+    plain: bool = False
 
     @property
     def is_tensor(self) -> bool:

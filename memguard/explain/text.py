@@ -42,12 +42,22 @@ def context_of(
 def code_of(source: Source, node: ast.stmt | ast.expr) -> str:
     """The node's text on one line, comments left out; a compound statement's first line."""
     if isinstance(node, ast.stmt) and (getattr(node, "body", None) or getattr(node, "cases", None)):
-        return source.lines[node.lineno - 1].strip()
+        return _without_comment(source.lines[node.lineno - 1].strip())
     text = cut(source.lines, node)
     if "\n" not in text:
         return text
     joined = join_lines(text)
     return joined if joined is not None else ast.unparse(node)
+
+
+def _without_comment(line: str) -> str:
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(f"{line}\n").readline):
+            if token.type == tokenize.COMMENT:
+                return line[: token.start[1]].rstrip()
+    except (tokenize.TokenError, IndentationError):
+        pass  # a header of several lines, or one whose block is missing here
+    return line
 
 
 def cut(lines: Sequence[str], node: ast.stmt | ast.expr) -> str:

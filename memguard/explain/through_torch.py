@@ -1,6 +1,6 @@
-"""References that only C++ holds: gradients, the bases of views, what graphs save for backward.
+"""What autograd graphs hold inside C++: nodes, what they save for backward, leaves.
 
-The collector sees none of them, so they are looked for from the other end, from the live tensors.
+The collector sees none of it, so it is looked for from the other end, from the live tensors.
 """
 
 from __future__ import annotations
@@ -26,19 +26,17 @@ class Carrier:
     Attributes:
         tensor: the tensor, to be let go of after the search.
         thing: what it holds.
-        text: the reference as a chain shows it: `.grad`, `.grad_fn … MulBackward0 saves`.
-        name: the attribute's name, where it is one.
+        text: the reference as a chain shows it: `.grad_fn … MulBackward0 saves`.
     """
 
     tensor: Any
     thing: Any
     text: str
-    name: str = ""
 
     @property
     def edge(self) -> Edge:
         """The reference, as chains are made of."""
-        return Edge("attribute" if self.name else "graph", self.text, self.name)
+        return Edge("graph", self.text)
 
 
 def may_be_hidden(thing: Any) -> bool:
@@ -55,20 +53,10 @@ def carriers_of(things: Sequence[Any]) -> list[Carrier]:
     tensors = [t for t in objects_of(family(door.Tensor)) if id(t) not in wanted]
     # The newest first: what a loop holds is likelier to be meant than what was there before it.
     tensors.reverse()
-    found: list[Carrier] = []
     with door.without_overrides():
-        for tensor in tensors:
-            found += _held_directly(door, tensor, wanted)
-        found += _in_graphs(door, tensors, wanted)
+        found = list(_in_graphs(door, tensors, wanted))
     tensors.clear()
     return found[:MAX_CARRIERS]
-
-
-def _held_directly(door: Any, tensor: Any, wanted: set[int]) -> Iterator[Carrier]:
-    for name in ("grad", "_base"):
-        value = door.hidden_tensor(tensor, name)
-        if value is not None and id(value) in wanted:
-            yield Carrier(tensor, value, f".{name}", name)
 
 
 def _in_graphs(door: Any, tensors: Sequence[Any], wanted: set[int]) -> Iterator[Carrier]:

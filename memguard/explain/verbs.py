@@ -63,6 +63,10 @@ def growths(view: View, piece: Piece) -> Iterator[Growth]:
             found = _bound(view, piece, target, value, whole)
             if found is not None:
                 yield found
+    if isinstance(node, ast.Raise) and any(
+        part is not None and view.is_holder(part) for part in (node.exc, node.cause)
+    ):
+        yield Growth(piece, "raise", None, (), view.calls)
     for call in piece.calls():
         found = _called(view, piece, call) or _renewed(view, piece, call)
         if found is not None:
@@ -89,7 +93,7 @@ def _bound(
         return _rebound(view, piece, target, value, whole)
     if isinstance(target, ast.Subscript):
         keys = view.reached(target.value)
-        if keys is None or starts_over(value):
+        if keys is None or (starts_over(value) and not _is_new_tensor(view, value)):
             return None
         if isinstance(target.slice, ast.Slice) and not view.subject.is_tensor:
             return _slice_assigned(view, piece, keys, value)
@@ -110,6 +114,12 @@ def _bound(
             return None
         return Growth(piece, "attribute", value, (*keys, f".{target.attr}"), view.calls)
     return None
+
+
+def _is_new_tensor(view: View, value: ast.expr) -> bool:
+    """Whether a value that begins anew is nevertheless what gathers: a tensor without graph."""
+    made = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
+    return view.subject.plain and made
 
 
 def _is_entry(target: ast.Subscript, node: ast.AST) -> bool:

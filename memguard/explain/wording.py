@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from memguard.explain.hooks import defined_at
 from memguard.explain.places import Place
+from memguard.units import plural
 
 
 def name_of(place: Place) -> str:
@@ -23,12 +25,29 @@ def where_of(place: Place) -> str:
         "global": f"global of {module}",
         "attribute": f"attribute of {place.owner}",
         "buffer": f"buffer of {place.owner}",
+        "state": f"state of {place.owner}",
         "class": f"class attribute of {place.owner}",
         "closure": f"variable captured by {function}",
         "default": f"default argument of {function}",
-        "hook": f"hook {function}, registered on {place.owner} again and again",
-        "cache": f"cache of {function}",
+        "argument": f"argument that a partial binds to {function}",
+        "hook": _hooks_in_words(place),
+        "cache": f"cache of {function}{_size_in_words(place)}",
+        "built": f"being built in {function}",
+        "native": "held by C++",
         "ctx": f"ctx of {place.owner}",
         "cycle": f"reference cycle through {place.owner}",
     }
     return words[place.kind]
+
+
+def _hooks_in_words(place: Place) -> str:
+    # One hook on each of many tensors is counted nowhere.
+    often = f"{place.entries} times" if (place.entries or 0) > 1 else "again and again"
+    return f"hook {defined_at(place)}, registered on {place.owner} {often}"
+
+
+def _size_in_words(place: Place) -> str:
+    if place.entries is None:
+        return ""
+    limit = "no limit" if place.limit is None else f"at most {place.limit}"
+    return f", {plural(place.entries, 'entry', 'entries')} and {limit}"

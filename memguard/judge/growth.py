@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 
 from memguard.records import Amount, Forecast, Growth
@@ -13,23 +14,28 @@ NODE_BYTES = 640
 # A forecast's range is never narrower than this share, however regular the growth was.
 LEAST_SPREAD = 0.04
 
+# A gap so many times the usual one ends what was before growth.
+ONSET = 8
+
 
 def rate(births: Sequence[int], count: int, now: int) -> float:
-    """Share of the steps since the first survivor that left one: 1.0 is each step.
+    """Share of the steps that left a survivor since growth became steady: 1.0 is each step.
 
     Args:
         births: steps with survivors, oldest first.
         count: how many steps these stand for.
         now: steps ended.
     """
-    if len(births) < 2:
-        return 1.0 / max(1, now - births[0]) if births else 0.0
-    return min(1.0, (count - 1) / max(births[-1] - births[0], 1))
+    steady = since_it_grows(births)
+    if len(steady) < 2:
+        return 1.0 / max(1, now - steady[0]) if steady else 0.0
+    stand_for = count - (len(births) - len(steady))
+    return min(1.0, (stand_for - 1) / max(steady[-1] - steady[0], 1))
 
 
 def spread(births: Sequence[int]) -> float:
     """How irregular the births are: the standard error of their mean distance, as a share of it."""
-    gaps = [b - a for a, b in itertools.pairwise(births)]
+    gaps = [b - a for a, b in itertools.pairwise(since_it_grows(births))]
     if len(gaps) < 2:
         return 0.5
     mean = sum(gaps) / len(gaps)
@@ -37,12 +43,35 @@ def spread(births: Sequence[int]) -> float:
     return max(LEAST_SPREAD, float((variance / len(gaps)) ** 0.5 / mean))
 
 
-def growth(births: Sequence[int], count: int, now: int, nodes: int, size: int) -> Growth:
-    """Growth when each of `count` steps' survivors weighs `nodes` nodes and `size` bytes."""
+def since_it_grows(births: Sequence[int]) -> Sequence[int]:
+    """The births since growth became steady: a few survivors of long before it are not part of it.
+
+    Steady is what follows the last gap of more than `ONSET` times the usual one.
+    """
+    gaps = [b - a for a, b in itertools.pairwise(births)]
+    if len(gaps) < 4:
+        return births
+    usual = statistics.median_low(gaps)
+    onset = max((at + 1 for at, gap in enumerate(gaps) if gap > ONSET * usual), default=0)
+    # In the older half only: what keeps pausing is growth by fits and starts.
+    return births[onset:] if onset <= len(births) // 2 else births
+
+
+def growth(
+    births: Sequence[int], count: int, now: int, nodes: int, size: int, survivors: float = 1.0
+) -> Growth:
+    """Growth when each of `count` births left so many survivors, of `nodes` nodes and `size` bytes.
+
+    Args:
+        births, count, now: as `rate` wants them.
+        nodes: autograd nodes of one birth.
+        size: bytes of one birth.
+        survivors: graphs or tensors of one birth.
+    """
     each = rate(births, count, now)
     return Growth(
-        Amount(round(each, 4), round(each * nodes), round(each * size)),
-        Amount(float(count), count * nodes, count * size),
+        Amount(round(each * survivors, 4), round(each * nodes), round(each * size)),
+        Amount(float(round(count * survivors)), count * nodes, count * size),
     )
 
 
@@ -55,7 +84,15 @@ def forecast(limit: int, used: int, per_step: float, uncertainty: float) -> Fore
     return Forecast(int(left), int(left / (1 + share)), int(left / (1 - share)), limit)
 
 
-def rate_in_words(births: Sequence[int], count: int, now: int) -> str:
-    """`one more each step`, `one more every 4 steps`."""
-    every = round(1 / max(rate(births, count, now), 1e-9))
+def rate_in_words(births: Sequence[int], count: int, now: int, survivors: float = 1.0) -> str:
+    """`one more each step`, `one more every 4 steps`, `3 more each step`.
+
+    Args:
+        births, count, now: as `rate` wants them.
+        survivors: how many each of the births left.
+    """
+    each = survivors * rate(births, count, now)
+    if each >= 1.5:
+        return f"{round(each):,} more each step"
+    every = round(1 / max(each, 1e-9))
     return "one more each step" if every <= 1 else f"one more every {every:,} steps"

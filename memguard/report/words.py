@@ -163,7 +163,7 @@ def unheld(report: Report, finding: Finding) -> str | None:
     """The plain sentence for a finding without holders; None where none is to be expected."""
     if mood(report, finding) == "suspect":
         return "Not confirmed yet, so what holds it was not looked for."
-    return _UNHELD.get(finding.kind)
+    return clean(finding.unnamed, _SENTENCE) or _UNHELD.get(finding.kind)
 
 
 def survivors(finding: Finding, holder: Holder) -> str | None:

@@ -90,11 +90,14 @@ class Census:
         """Seconds a look would take now."""
         return gc.get_count()[0] * NANOSECONDS_PER_OBJECT * 1e-9
 
-    def look(self, step: int, judged: bool = True) -> None:
+    def look(self, step: int, judged: bool = True) -> bool:
         """Mark the tensors that are new in the youngest generation as born in `step`.
 
-        With `judged` False they are passed over, so that they never count as survivors.
+        With `judged` False they are passed over, so that they never count as survivors. Returns
+        whether all were met; otherwise a collection is near, which meets them.
         """
+        if self._is_collection_near():
+            return False
         self._looks += 1
         if self._looks % REFRESH_TYPES == 1:
             self._types = family(_torch.Tensor, _EndOfLook)
@@ -105,13 +108,11 @@ class Census:
         finally:
             self._looking = False
         if judged:
-            for tensor in young:
-                self._meet(tensor, step)
+            self._meet(young, step)
+        return True
 
     def _new_tensors(self) -> list[Any]:
         """Tensors born since the last look ended: the collector keeps objects in order of birth."""
-        if self._is_collection_near():
-            return []
         found = []
         for item in reversed(objects_of(self._types, generation=0)):
             if item is self._end_of_look:
@@ -135,13 +136,14 @@ class Census:
             and gc.get_count()[0] + OWN_OBJECTS >= gc.get_threshold()[0] > 0
         )
 
-    def _meet(self, tensor: Any, step: int) -> None:
+    def _meet(self, tensors: list[Any], step: int) -> None:
+        plain = self.plain
         with _torch.without_overrides():
-            attached = _torch.is_attached(tensor)
-        if attached:
-            self._fresh.append(weakref.ref(tensor))
-        elif self.plain.admits(step):
-            self.plain.add(step, tensor)
+            for tensor in tensors:
+                if _torch.is_attached(tensor):
+                    self._fresh.append(weakref.ref(tensor))
+                elif plain.admits(step):
+                    plain.add(step, tensor)
 
     def take_fresh(self) -> list[Any]:
         """The attached tensors met since the last call that are still alive."""

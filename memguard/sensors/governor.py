@@ -8,6 +8,9 @@ from collections.abc import Callable
 # Jobs warm up in their first steps and bugs show at once, so these may be watched closely.
 FREE_STEPS = 16
 
+# Steps that nothing has to wait for longer, however dear it is.
+MAX_WAIT = 512
+
 
 class Governor:
     """Measures the guard's own time and keeps it within a share of the loop's.
@@ -50,13 +53,17 @@ class Governor:
         self.sensing += seconds
         self.explaining += explaining
 
+    def count(self, steps: int) -> None:
+        """Count steps that ended in passing, some time before the next that is told."""
+        self._steps += steps
+
     def end_step(self) -> None:
         """Count a step; the budget begins with the first step after the free ones."""
         self._steps += 1
         self._last_end = self._clock()
         if self._steps == 1:
             self._first_end = self._last_end
-        if self._steps == FREE_STEPS + 1:
+        if self._steps > FREE_STEPS and self._governed_from is None:
             self._governed_from = self._clock()
             self._free_sensing = self.sensing
 
@@ -66,6 +73,11 @@ class Governor:
             return True
         elapsed = self._clock() - self._governed_from
         return self.sensing - self._free_sensing + cost <= self._share * elapsed
+
+    def steps_to_earn(self, part: float, cost: float) -> int:
+        """Steps until that part of the budget has paid for `cost` seconds; at most `MAX_WAIT`."""
+        each = part * self._share * self.seconds_per_step
+        return int(min(MAX_WAIT, cost / each)) if each > 0 else 0
 
     @property
     def spent(self) -> float:

@@ -81,7 +81,7 @@ class Cohorts:
 
     def births(self) -> list[int]:
         """Steps that have survivors, oldest first."""
-        return [step for step, cohort in self._marks.items() if cohort]
+        return sorted(step for step, cohort in self._marks.items() if cohort)
 
     def _thin_out(self) -> None:
         kept = 0
@@ -122,6 +122,7 @@ class Cohorts:
                     deaths.append(since - step)
         if len(marks) > self._max_steps:
             self._thin_out()
+        births.sort()  # what is met at a look may be older than what was marked at once
         return births, deaths
 
     def living(self, step: int) -> list[Any]:

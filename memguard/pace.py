@@ -1,0 +1,110 @@
+"""Pace: which steps are watched closely, and which are only counted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+from memguard.clock.tape import SECONDS_PER_EVENT, Tape
+from memguard.sensors.governor import FREE_STEPS, Governor
+
+# Steps from look to look once watching is no longer free. What was born since the last look and is
+# still alive is met all the same. They are uneven, and their sums are prime, so that what happens
+# at every so manieth step is soon met by a look.
+GAPS = (3, 4, 6)
+
+# The same in the long run, when nothing is in doubt.
+WIDE_GAPS = (17, 19, 23)
+
+# Up to this step the looks that are due are taken whatever the budget: some 20 microseconds a step.
+CLOSE_STEPS = 128
+
+# Steps between dated looks while watching is free, and afterwards.
+DATED_EVERY = 4
+DATED_SELDOM = 32
+
+# Share of the budget for dated looks: a large graph takes a millisecond to look into.
+DATED_PART = 0.05
+
+
+class Pace:
+    """Says when a look is due, and lets the tape take the events of the steps before it."""
+
+    __slots__ = (
+        "_dated_at",
+        "_events",
+        "_gaps",
+        "_governor",
+        "_look_at",
+        "_looked_at",
+        "_per_step",
+        "_tape",
+    )
+
+    def __init__(self, governor: Governor, tape: Tape) -> None:
+        self._governor = governor
+        self._tape = tape
+        self._gaps = itertools.cycle(range(len(GAPS)))
+        self._look_at = 0
+        self._dated_at = 0
+        # How many events a step has, counted from look to look; the least of the last two, since
+        # an evaluation now and then must not make a tape of hundreds of steps.
+        self._looked_at = 0
+        self._events = 0
+        self._per_step = deque((0.0,), maxlen=2)
+
+    def heard(self, events: int = 1) -> None:
+        """Count events of the step that is under way."""
+        self._events += events
+
+    def woken(self, events: int, step: int, within: bool) -> None:
+        """The tape was heard: so many events up to `step`, the last of them `within` a step or not.
+
+        A step of which a part was on the tape is not looked at, since it has no canary.
+        """
+        self._events += events
+        self._governor.sensing += events * SECONDS_PER_EVENT
+        if within:
+            self._look_at = max(self._look_at, step + 2)
+
+    def is_free(self, step: int) -> bool:
+        """Whether watching is free: the first steps of a job warm up."""
+        return step <= FREE_STEPS
+
+    def look_is_due(self, step: int) -> bool:
+        """Whether to look at what was born up to the end of `step`."""
+        return self.is_free(step) or step >= self._look_at
+
+    def affords(self, step: int, cost: float) -> bool:
+        """Whether a look that is due may cost so many seconds."""
+        # Rare births must be seen several times before fast steps have earned a look's cost.
+        return step <= CLOSE_STEPS or self._governor.allows(cost)
+
+    def dated_look_is_due(self, step: int, cost: float) -> bool:
+        """Whether a look at the end of `step` is to ask how far back live tensors reach."""
+        if step < FREE_STEPS:
+            return step % DATED_EVERY == 0
+        return step >= self._dated_at and self._governor.allows(cost)
+
+    def dated(self, step: int, cost: float) -> None:
+        """A dated look was taken, for so many seconds."""
+        self._dated_at = step + max(DATED_SELDOM, self._governor.steps_to_earn(DATED_PART, cost))
+
+    def looked(self, step: int, watchful: bool) -> int:
+        """A look was due at the end of `step`; the next one is near if `watchful`.
+
+        Returns the step at whose end it is due.
+        """
+        gaps = GAPS if watchful or step <= CLOSE_STEPS else WIDE_GAPS
+        gap = gaps[next(self._gaps)]
+        if self.is_free(step) or (watchful and self._governor.allows()):
+            gap = 1
+        self._look_at = step + gap
+        self._per_step.append(self._events / max(1, step - self._looked_at))
+        self._looked_at, self._events = step, 0
+        self.rest(step)
+        return self._look_at
+
+    def rest(self, step: int) -> None:
+        """Let the tape take the steps after `step` up to the one that is looked at."""
+        self._tape.open(int((self._look_at - step - 1) * min(self._per_step)))

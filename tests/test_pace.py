@@ -1,0 +1,306 @@
+"""Between looks a step is only counted, and nothing is lost by that."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import memguard
+from memguard.clock import tape as tapes
+from memguard.clock.beats import Clock
+from memguard.clock.tape import (
+    BACKWARD,
+    EVALUATION,
+    GRADIENT,
+    MANUAL,
+    OPTIMIZER,
+    OTHER,
+    TRAINING,
+    Tape,
+)
+from memguard.guard import Guard
+from memguard.pace import CLOSE_STEPS, GAPS, WIDE_GAPS, Pace
+from memguard.sensors.governor import FREE_STEPS, Governor
+
+SETTLED = CLOSE_STEPS + 3 * sum(GAPS)
+
+
+# --- the tape ---
+
+
+def test_a_tape_takes_what_there_is_room_for_in_order() -> None:
+    """Events come off as they went on, with their sources; the tape is closed then."""
+    tape = Tape()
+    assert not tape.takes(TRAINING, 5)
+    tape.open(3)
+    put = [(TRAINING, 2**47 + 8), (OPTIMIZER, 7), (MANUAL, 0)]
+    assert all(tape.takes(event, source) for event, source in put)
+    assert not tape.takes(TRAINING, 5)
+    assert tape.take_off() == put
+    assert tape.take_off() == []
+    assert not tape.takes(TRAINING, 5)
+
+
+def test_a_tape_is_never_longer_than_its_bound() -> None:
+    """A loop of countless forwards a step does not fill the memory with numbers."""
+    tape = Tape()
+    tape.open(10**9)
+    while tape.takes(TRAINING, 1):
+        assert len(tape.events) <= tapes.MAX_EVENTS
+    assert len(tape.events) == tapes.MAX_EVENTS
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_clock_hears_from_a_tape_what_it_hears_at_once(seed: int) -> None:
+    """Whatever the mixture of events, the beats are the same."""
+    dice = random.Random(seed)
+    events = [
+        (
+            dice.choice((TRAINING, EVALUATION, OPTIMIZER, BACKWARD, GRADIENT, OTHER)),
+            dice.choice((1, 2)),
+        )
+        for _ in range(300)
+    ]
+    at_once, later, tape = Clock(), Clock(), Tape()
+    methods: dict[int, Callable[[int], bool]] = {
+        TRAINING: lambda source: at_once.forward(source, training=True),
+        EVALUATION: lambda source: at_once.forward(source, training=False),
+        OPTIMIZER: at_once.optimizer,
+        BACKWARD: lambda source: at_once.backward(),
+        GRADIENT: lambda source: at_once.gradient(),
+        OTHER: lambda source: False,
+    }
+    beats = [methods[event](source) for event, source in events]
+    tape.open(len(events))
+    for event, source in events:
+        tape.takes(event, source)
+    assert [later.hear(event, source) for event, source in tape.take_off()] == beats
+    assert (later.step, later.beat, later.forwards) == (
+        at_once.step,
+        at_once.beat,
+        at_once.forwards,
+    )
+
+
+def test_steps_between_two_noted_ones_are_dated_evenly() -> None:
+    """A node of a step that was only counted is told to be of that step, or next to it."""
+    clock = Clock()
+    clock.note_sequence(100)
+    for _ in range(4):
+        clock.manual()
+    clock.note_sequence(140)
+    assert [clock.step_of(number) for number in (99, 100, 109, 110, 125, 139, 140, 999)] == [
+        -1,
+        0,
+        0,
+        1,
+        2,
+        3,
+        4,
+        4,
+    ]
+
+
+# --- the pace ---
+
+
+class Time:
+    """A clock that goes on by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def paced(steps: int, events: Callable[[int], int], watchful: bool = False) -> list[int]:
+    """Steps that were looked at, when step `n` has so many events and takes 10 ms."""
+    time, tape, looks = Time(), Tape(), []
+    governor = Governor(0.01, time)
+    pace = Pace(governor, tape)
+    for step in range(1, steps + 1):
+        time.now += 0.01
+        taken = [tape.takes(TRAINING, 1) for _ in range(events(step))]
+        if all(taken):
+            continue
+        pace.woken(len(tape.take_off()), step - 1, within=taken[0])
+        pace.heard(taken.count(False))
+        governor.end_step()
+        if pace.look_is_due(step):
+            looks.append(step)
+            pace.looked(step, watchful)
+        else:
+            pace.rest(step)
+    return looks
+
+
+def gaps_of(looks: list[int]) -> set[int]:
+    """The distances from look to look."""
+    return {after - before for before, after in itertools.pairwise(looks)}
+
+
+def test_looks_grow_rare_as_a_loop_settles() -> None:
+    """Every step at first, every few steps for a while, every twenty or so in the long run."""
+    looks = paced(1000, lambda step: 2)
+    assert looks[:FREE_STEPS] == list(range(1, FREE_STEPS + 1))
+    assert gaps_of([look for look in looks if FREE_STEPS < look <= CLOSE_STEPS]) == set(GAPS)
+    assert gaps_of([look for look in looks if look > SETTLED]) == set(WIDE_GAPS)
+
+
+def test_every_step_is_looked_at_under_suspicion() -> None:
+    """As long as the budget allows."""
+    assert paced(300, lambda step: 2, watchful=True) == list(range(1, 301))
+
+
+@pytest.mark.parametrize("period", range(2, 13))
+def test_what_happens_every_so_many_steps_is_met(period: int) -> None:
+    """No rhythm of a loop hides from the rhythm of the looks."""
+    looks = paced(5000, lambda step: 2)
+    assert {look % period for look in looks if look > SETTLED} == set(range(period))
+
+
+@pytest.mark.parametrize("many", [50, 400])
+def test_an_evaluation_now_and_then_makes_no_long_tape(many: int) -> None:
+    """Steps with far more events than usual do not put off the next look."""
+    looks = paced(3000, lambda step: many if step % 250 == 0 else 2)
+    assert max(gaps_of(looks)) <= max(WIDE_GAPS) + 2
+
+
+# --- under a guard ---
+
+
+def plain(step: int, model: nn.Module, optimizers: list[Any]) -> None:
+    """One forward, one backward, one step."""
+    model(torch.ones(2, 4)).sum().backward()
+    optimizers[0].step()
+
+
+def accumulating(step: int, model: nn.Module, optimizers: list[Any]) -> None:
+    """Three forwards a step, five in every seventh."""
+    for _ in range(5 if step % 7 == 0 else 3):
+        model(torch.ones(2, 4)).sum().backward()
+    optimizers[0].step()
+
+
+def alternating(step: int, model: nn.Module, optimizers: list[Any]) -> None:
+    """Two optimizers, the second in every third step only."""
+    plain(step, model, optimizers)
+    if step % 3 == 0:
+        optimizers[1].step()
+
+
+def evaluating(step: int, model: nn.Module, optimizers: list[Any]) -> None:
+    """Twenty evaluation forwards after every fiftieth step."""
+    plain(step, model, optimizers)
+    if step % 50 == 0:
+        model.eval()
+        with torch.no_grad():
+            for _ in range(20):
+                model(torch.ones(2, 4))
+        model.train()
+
+
+def asking(step: int, model: nn.Module, optimizers: list[Any], guard: Guard | None = None) -> None:
+    """A step, and sometimes a question about it."""
+    plain(step, model, optimizers)
+
+
+def run(turn: Callable[..., None], steps: int, each: Callable[[Guard], object]) -> dict[str, Any]:
+    """What the clock has counted after so many turns."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=1e-4) for _ in range(2)]
+    with memguard.watch(model, *optimizers) as guard:
+        for step in range(1, steps + 1):
+            turn(step, model, optimizers)
+            each(guard)
+        report = guard.report()
+    assert report.verdict == "clean"
+    assert not report.failures
+    counted = {key: report.clock[key] for key in ("beat", "optimizer_steps", "forwards")}
+    return {**counted, "step": report.step}
+
+
+@pytest.mark.parametrize("turn", [plain, accumulating, alternating, evaluating])
+def test_nothing_is_counted_differently(
+    turn: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard that rests has counted the same steps and events as one that never does."""
+    resting = run(turn, 400, lambda guard: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(Tape, "open", lambda self, room: None)
+        awake = run(turn, 400, lambda guard: None)
+    assert resting == awake
+
+
+def test_a_report_is_up_to_date_in_the_midst_of_a_rest() -> None:
+    """Asking counts what was put down in passing, and asking does not end the rest."""
+    asked: list[int] = []
+    rests: list[bool] = []
+
+    def ask(guard: Guard) -> None:
+        asked.append(guard.report().step)
+        rests.append(guard._loop._tape.room > 0)
+
+    run(plain, 300, ask)
+    assert asked == list(range(1, 301))
+    assert sum(rests[SETTLED:]) > 0.8 * len(rests[SETTLED:])
+
+
+def test_a_pause_counts_what_came_before_it() -> None:
+    """Steps before a pause count, those in it do not, wherever the rest stands."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with memguard.watch(model, optimizer) as guard:
+        for step in range(SETTLED + 5):
+            plain(step, model, [optimizer])
+        with guard.pause():
+            for step in range(50):
+                plain(step, model, [optimizer])
+        plain(0, model, [optimizer])
+        assert guard.report().step == SETTLED + 6
+
+
+@pytest.mark.parametrize("begin", [SETTLED, SETTLED + 7, SETTLED + 40])
+def test_a_leak_that_begins_late_is_found_soon(begin: int) -> None:
+    """A settled loop is looked at rarely, but at the first survivor as closely as at the start."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer, overhead=1.0), pytest.raises(memguard.LeakError) as told:
+        for step in range(begin + 100):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            optimizer.step()
+            if step >= begin:
+                kept.append(loss)
+    (finding,) = told.value.report.findings
+    assert finding.holders[0].code == "kept.append(loss)"
+    assert finding.step - begin <= max(WIDE_GAPS) + 8
+    # Those of the steps that were only counted are told apart at the look.
+    assert finding.summary.endswith("one more each step")
+    assert abs(finding.first_step - begin) <= 1
+
+
+def test_tensors_that_are_met_together_are_counted_one_by_one() -> None:
+    """Two tensors a step are two a step, though twenty steps go by from look to look."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    kept: list[Tensor] = []
+    with (
+        memguard.watch(model, optimizer, overhead=1.0, action="log", max_growth="4MiB") as guard,
+    ):
+        for step in range(SETTLED + 400):
+            plain(step, model, [optimizer])
+            if step > SETTLED:
+                kept += [torch.zeros(2**12), torch.zeros(2**12)]
+    (finding,) = guard.report().findings
+    assert finding.kind == "tensor"
+    assert "2 more each step" in finding.summary
