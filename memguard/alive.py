@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,6 @@ _HAVE_GC = 1 << 14
 _MOST_ALSO = 5
 # Values that Python makes once and shares among everybody.
 _SHARED = frozenset(map(id, (type(None), bool, type(...), type(NotImplemented))))
-_ATTRIBUTES = re.compile(r"(\.[^\W\d]\w*)+")
 _SMALL_INTEGERS = range(-5, 257)
 
 
@@ -193,9 +191,9 @@ def _holder(holding: Holding) -> Holder:
 
 
 def _called(holding: Holding, place: Place) -> tuple[str, str]:
-    """Name and home; a library object's attributes that lead on are part of the name."""
-    if holding.owner and _ATTRIBUTES.fullmatch(place.path):
-        return name_of(place) + place.path, f"attribute of {holding.owner}"
+    """Name and home; also of what lies inside a library's object, as `net.lin.weight` does."""
+    if holding.expression and place.kind in ("attribute", "local", "global"):
+        return holding.expression, f"attribute of {holding.owner}"
     return name_of(place), where_of(place)
 
 

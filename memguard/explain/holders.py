@@ -12,6 +12,7 @@ from memguard.explain.edges import Edge
 from memguard.explain.frames import Frames
 from memguard.explain.naming import Step
 from memguard.explain.places import Place, Spot, Statement
+from memguard.explain.reading import class_qualname
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 from memguard.explain.through_torch import carriers_of, may_be_hidden
@@ -24,6 +25,8 @@ MAX_WIDTH = 32
 # Objects looked at below the object itself, to tell its own parts from its holders.
 MAX_BELOW = 20_000
 
+
+_ATTRIBUTES = ("attribute", "buffer", "grad", "base")
 
 # Verbs of the statements that give a name its value, by kind of place.
 _BINDING = frozenset(("assign", "accumulate", "carry", "define"))
@@ -40,6 +43,7 @@ class Holding:
         place: the variable a user knows it by; None when nothing on the chain has a name.
         statement: the user's statement that puts it there, when the source tells.
         type: type of what holds it.
+        expression: the object as a user reaches it, where it is an attribute: `net.lin.weight`.
         owner: class whose attribute the object is; empty where it is none.
         direct: whether a running function's variable is the object itself.
         rooted: whether the chain begins at something that lives by itself.
@@ -50,6 +54,7 @@ class Holding:
     place: Place | None = None
     statement: Statement | None = None
     type: str = ""
+    expression: str = ""
     owner: str = ""
     direct: bool = False
     rooted: bool = True
@@ -307,10 +312,19 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
     kind = type(steps[position].value).__name__
     last = steps[-1]
-    kinds = ("attribute", "buffer", "grad", "base")
-    is_attribute = last.edge.kind in kinds and last.owner is not None
-    owner = type.__getattribute__(type(last.owner), "__qualname__") if is_attribute else ""
-    return Holding(chain, place, statement, kind, owner, line.direct, line.rooted, line.cycle)
+    owner = class_qualname(type(last.owner)) if last.edge.kind in _ATTRIBUTES else ""
+    spelled = _expression(steps) if owner else ""
+    return Holding(
+        chain, place, statement, kind, spelled, owner, line.direct, line.rooted, line.cycle
+    )
+
+
+def _expression(steps: Sequence[Step]) -> str:
+    """The object as a user reaches it, `net.lin.weight`; empty where no expression does."""
+    if steps[0].edge.kind not in ("local", "global"):
+        return ""
+    reachable = all(step.edge.kind in (*_ATTRIBUTES, "item", "key") for step in steps[1:])
+    return "".join(step.edge.text for step in steps) if reachable else ""
 
 
 def _statement(place: Place, stack: Sequence[Spot]) -> Statement | None:
