@@ -15,7 +15,7 @@ from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.reading import class_qualname
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
-from memguard.explain.through_torch import carriers_of, may_be_hidden
+from memguard.explain.through_torch import carriers_of, live_tensors, may_be_hidden
 from memguard.explain.unseen import references
 
 # Direct referrers that are followed up; of more it is only said how many there are.
@@ -135,11 +135,13 @@ def holders_of(
     search = _Upward(frames, own)
     hidden = may_be_hidden(target)
     direct = search.direct(target)
-    direct += _unseen_holders(target, search, direct)
+    tensors = live_tensors() if hidden else []
+    direct += _unseen_holders(target, search, direct, tensors)
     others = max(0, len(direct) - MAX_DIRECT)
     direct.sort(key=lambda item: not search.is_root(item))
     del direct[MAX_DIRECT:]
-    carriers = carriers_of([target]) if hidden else []
+    carriers = carriers_of([target], tensors) if hidden else []
+    tensors.clear()
     starts = list({id(item): item for item in (*direct, *(c.tensor for c in carriers))}.values())
     search.run(starts)
     searches: list[Search] = [search]
@@ -166,11 +168,11 @@ def holders_of(
             found.clear()
 
 
-def _unseen_holders(target: Any, search: Search, seen: list[Any]) -> list[Any]:
+def _unseen_holders(target: Any, search: Search, seen: list[Any], tensors: list[Any]) -> list[Any]:
     """What refers to the object out of the collector's sight, other than by a graph."""
     probe = Search(search.frames)
     probe.objects[id(target)] = target
-    pairs = references(probe)
+    pairs = references(probe, tensors)
     found = {id(holder): holder for holder, _ in pairs}
     for item in (target, *seen):
         found.pop(id(item), None)
@@ -248,7 +250,9 @@ def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
     """The chain through a referrer that hangs on a node or tensor which only C++ refers to."""
     first = searches[0]
     path = paths.path_to_root(first, id(holder))
-    carriers = carriers_of([path[0]])[:1]
+    tensors = live_tensors()
+    carriers = carriers_of([path[0]], tensors)[:1]
+    tensors.clear()
     steps = naming.readable([*path, target], first)
     search = _Upward(first.frames, [carriers])
     searches.append(search)

@@ -44,18 +44,23 @@ def may_be_hidden(thing: Any) -> bool:
     return _kinds.is_tensor_type(type(thing)) or _kinds.is_node(thing)
 
 
-def carriers_of(things: Sequence[Any]) -> list[Carrier]:
-    """The live tensors that hold these through C++ (one heap pass and some milliseconds)."""
+def live_tensors() -> list[Any]:
+    """Every living tensor, the oldest first (a heap pass); none where torch is not loaded."""
+    door = _kinds.torch_door()
+    return objects_of(family(door.Tensor)) if door is not None else []
+
+
+def carriers_of(things: Sequence[Any], tensors: Sequence[Any]) -> list[Carrier]:
+    """Those of the tensors whose graphs hold one of the things (some milliseconds)."""
     door = _kinds.torch_door()
     if door is None or not things:
         return []
     wanted = {id(thing) for thing in things}
-    tensors = [t for t in objects_of(family(door.Tensor)) if id(t) not in wanted]
     # The newest first: what a loop holds is likelier to be meant than what was there before it.
-    tensors.reverse()
+    newest = [tensor for tensor in reversed(tensors) if id(tensor) not in wanted]
     with door.without_overrides():
-        found = list(_in_graphs(door, tensors, wanted))
-    tensors.clear()
+        found = list(_in_graphs(door, newest, wanted))
+    newest.clear()
     return found[:MAX_CARRIERS]
 
 

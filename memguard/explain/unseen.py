@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from memguard import _kinds
 from memguard._heap import family, objects_of
-from memguard.explain.reading import isinstance_exact
+from memguard.explain.reading import is_tensor, isinstance_exact
 
 if TYPE_CHECKING:
     from memguard.explain.search import Search
@@ -27,21 +27,26 @@ _MOST_ELEMENTS = 100_000
 _PASSED_OVER = (type, types.ModuleType, types.CodeType, types.FrameType, types.BuiltinFunctionType)
 
 
-def references(search: Search) -> list[tuple[Any, Any]]:
-    """(who refers, to what) for objects of the search that something refers to out of sight."""
-    found = [*_of_tensors(search), *_of_context_variables(search)]
+def references(search: Search, tensors: list[Any] | None = None) -> list[tuple[Any, Any]]:
+    """(who refers, to what) for objects of the search that something refers to out of sight.
+
+    Args:
+        search: what was found.
+        tensors: every live tensor; looked for when left out, which costs a pass over the heap.
+    """
+    found = [*_of_tensors(search, tensors), *_of_context_variables(search)]
     if "numpy" in sys.modules:
         found += _of_arrays(search)
     return found
 
 
-def _of_tensors(search: Search) -> Iterator[tuple[Any, Any]]:
+def _of_tensors(search: Search, tensors: list[Any] | None) -> Iterator[tuple[Any, Any]]:
     """A tensor to its gradient, and a view to what it was cut from."""
-    door = _kinds.torch_door()
-    if door is None:
+    if not any(map(is_tensor, search.objects.values())):
         return
     with _kinds.without_overrides():
-        for tensor in objects_of(family(door.Tensor)):
+        door = _kinds.torch_door()
+        for tensor in objects_of(family(door.Tensor)) if tensors is None else tensors:
             for value in (door.gradient_of(tensor), door.base_of(tensor)):
                 if value is not None and id(value) in search.objects:
                     yield tensor, value
