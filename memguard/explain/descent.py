@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from memguard.explain.reading import is_tensor, isinstance_exact
+from memguard.explain.reading import is_optimizer, is_tensor, isinstance_exact
 
 # Objects looked at from all roots together, and of any one of them: some ten milliseconds.
 MAX_OBJECTS = 30_000
@@ -73,7 +73,10 @@ def _children(item: Any) -> Iterator[Any]:
 
 
 def _goes_on(item: Any) -> bool:
-    """Whether a user's object may be below: frames, modules and tensors lead elsewhere."""
+    """Whether to go through it: frames, modules and tensors lead elsewhere.
+
+    An optimizer has its parameters only because the model has them, and the model tells more.
+    """
     if isinstance_exact(item, (types.FrameType, types.ModuleType, types.CodeType)):
         return False
-    return not is_tensor(item)
+    return not is_tensor(item) and not is_optimizer(item)

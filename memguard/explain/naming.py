@@ -205,7 +205,7 @@ def _module_of(value: Any) -> str:
     """Module of a class or function, else of the object's class."""
     if isinstance_exact(value, type):
         return class_module(value)
-    if type(value) in (types.FunctionType, types.MethodType):
+    if isinstance_exact(value, (types.FunctionType, types.MethodType)):
         return str(value.__module__)
     # A cached function has its own module among its attributes, its class has functools'.
     named = _named(own_dict(value) or {}, "__module__")
