@@ -18,6 +18,7 @@ from memguard.clock.tape import (
     OTHER,
     TRAINING,
     Tape,
+    packed,
 )
 
 _Result = TypeVar("_Result")
@@ -43,6 +44,36 @@ class Listener(Protocol):
         """Every watched module and optimizer was collected."""
 
 
+class _Root:
+    """A root module as its hook knows it: nearly every call of it ends here, on the tape.
+
+    What it needs lies together, since finding it costs more than all it does.
+    """
+
+    __slots__ = ("_evaluation", "_hear", "_key", "_tape", "_training")
+
+    def __init__(self, tape: Tape, key: int, hear: Callable[[Any, Any], None]) -> None:
+        self._tape = tape
+        self._key = key
+        self._hear = hear
+        self.beats(True)
+
+    def beats(self, whether: bool) -> None:
+        """Say whether its calls may give the beat."""
+        self._training = packed(TRAINING if whether else OTHER, self._key)
+        self._evaluation = packed(EVALUATION if whether else OTHER, self._key)
+
+    def called(self, module: Any, output: Any) -> None:
+        """The module, or a copy of it that took the hook along, was called."""
+        tape = self._tape
+        if len(tape.events) < tape.room and id(module) == self._key:
+            # `discovery.is_training` and `Tape.takes`, without the calls.
+            training = module.__dict__.get("training", True)
+            tape.events.append(self._training if training else self._evaluation)
+        else:
+            self._hear(module, output)
+
+
 class Sources:
     """The hooks of one guard; holds modules and optimizers weakly."""
 
@@ -55,6 +86,7 @@ class Sources:
         self._beating: set[int] = set()
         self._undo: list[Undo] = []
         self._root_undo: dict[int, Undo] = {}
+        self._heard: dict[int, _Root] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._verdicts: dict[int, _Verdict] = {}
         self._stepped_now: dict[int, weakref.ref[Any]] = {}
@@ -151,9 +183,13 @@ class Sources:
         if "_forward_hooks" not in module.__dict__:  # half way through its __init__
             return
         self._roots[key] = weakref.ref(module, self._gone)
+        heard = self._heard[key] = _Root(self._tape, key, self._root_called)
         if discovery.has_parameters(module):
             self._beating.add(key)
-        self._root_undo[key] = _hooks.on_module_call(module, self._root_called)
+        # With no module that has parameters, any root gives the beat.
+        for other, root in self._heard.items():
+            root.beats(other in self._beating or not self._beating)
+        self._root_undo[key] = _hooks.on_module_call(module, heard.called)
 
     # --- what is heard ---
 
@@ -163,18 +199,9 @@ class Sources:
         known = self._roots.get(key)
         if known is None or known() is not module:
             return
-        # With no module that has parameters, any root gives the beat.
-        beats = key in self._beating or not self._beating
-        if not beats:
-            event = OTHER
-        else:  # `discovery.is_training`, without the call
-            event = TRAINING if module.__dict__.get("training", True) else EVALUATION
-        tape = self._tape
-        if len(tape.events) < tape.room:  # `Tape.takes`, without the call
-            tape.events.append(key << 3 | event)
-            return
         if _torch.is_compiling():
             return
+        beats = key in self._beating or not self._beating
         if beats:
             self._stop_waiting()
         self._listener.on_forward(module, output, beats)
@@ -190,7 +217,7 @@ class Sources:
             return
         tape = self._tape
         if len(tape.events) < tape.room:  # `Tape.takes`, without the call
-            tape.events.append(key << 3 | OPTIMIZER)
+            tape.events.append(packed(OPTIMIZER, key))
             return
         self._stop_waiting()
         self.mark_stepped(key)
@@ -261,6 +288,7 @@ class Sources:
         for key in [key for key, known in self._roots.items() if known is reference]:
             del self._roots[key]
             self._beating.discard(key)
+            self._heard.pop(key, None)
             # Its hook went with it, but the undo would be kept for ever.
             self._root_undo.pop(key, _torch.nothing)()
         watched = [*self._roots.values(), *self._optimizers.values()]
@@ -277,6 +305,7 @@ class Sources:
             undo()
         self._roots.clear()
         self._beating.clear()
+        self._heard.clear()
         self._optimizers.clear()
         self._verdicts.clear()
         self._stepped_now.clear()

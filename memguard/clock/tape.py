@@ -26,11 +26,16 @@ MAX_EVENTS = 4096
 SECONDS_PER_EVENT = 2e-6
 
 
+def packed(event: Event, source: int) -> int:
+    """An event and the identity of its source as one number."""
+    return source << 3 | event
+
+
 class Tape:
     """Takes events while there is room, from any thread; it has none until `open`.
 
     Attributes:
-        events: what is on it, packed as `takes` does; the hooks that every step calls do the same
+        events: what is on it, `packed`; the hooks that every step calls do the same
             by themselves, since a function call costs more than all the rest.
         room: how many events may be on it.
     """
@@ -46,7 +51,7 @@ class Tape:
         if len(self.events) >= self.room:
             return False
         # Numbers alone: the collector counts every other object.
-        self.events.append(source << 3 | event)
+        self.events.append(packed(event, source))
         return True
 
     def open(self, room: int) -> None:
@@ -67,4 +72,4 @@ class Tape:
         count = len(self.events)
         taken = self.events[:count]
         del self.events[:count]
-        return [(cast("Event", packed & 7), packed >> 3) for packed in taken]
+        return [(cast("Event", number & 7), number >> 3) for number in taken]
