@@ -57,7 +57,8 @@ def _is_open(search: Search, key: int, item: Any) -> bool:
         # The arguments of a call in C, as `functools.reduce` has them, are a tuple of nobody's.
         if type(search.objects[parent]) is not tuple or search.parents.get(parent):
             return False
-    return type(item) in _BUILT or is_tensor(item)
+    # By identity: a metaclass may compare as it likes.
+    return any(type(item) is kind for kind in _BUILT) or is_tensor(item)
 
 
 def _running(views: list[FrameView]) -> Iterator[tuple[Built, Consumer]]:
