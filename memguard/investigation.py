@@ -44,6 +44,7 @@ class Case:
         reason: the judge's words.
         evaluation: whether the loop runs the model without going backward.
         awaiting: whether no backward ends the steps, so that one may still come.
+        created: the user's frames in which the deepest survivor was made, innermost first.
         tensors: how many tensors each of `births` left, on average; 0 when they are not counted.
     """
 
@@ -53,6 +54,7 @@ class Case:
     reason: str
     evaluation: bool = False
     awaiting: bool = False
+    created: tuple[str, ...] = ()
     tensors: float = 0.0
 
 
@@ -206,7 +208,8 @@ class Investigator:
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(
-            _holder(located, count, count * size, ruling) for located in explanation.located
+            _holder(located, count, count * size, ruling, case.created)
+            for located in explanation.located
         )
         finding = Finding(
             case.kind,
@@ -297,7 +300,9 @@ def _storage_bytes() -> int:
         return sum(dict(_torch.storage_of(tensor) for tensor in live_tensors()).values())
 
 
-def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Holder:
+def _holder(
+    located: Located, survivors: int, size: int, ruling: Ruling, created: tuple[str, ...]
+) -> Holder:
     place, statement, advice = located.place, located.statement, located.advice
     context = () if statement is None else statement.context
     return Holder(
@@ -310,6 +315,7 @@ def _holder(located: Located, survivors: int, size: int, ruling: Ruling) -> Hold
         survivors=survivors,
         bytes=size,
         chain=located.chain,
+        created=created,
         function=statement.function if statement is not None else place.function,
         context=tuple(CodeLine(line, text) for line, text in context),
         why=advice.why,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from memguard import _torch
@@ -12,6 +12,7 @@ from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
+from memguard.creation import Creation
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
@@ -84,7 +85,8 @@ class WatchedLoop:
         self.figures = Figures(settings)
         self._canaries = Canaries(settings.window)
         self._census = Census(settings.window, self._may_look)
-        self._audit = Audit(self._canaries)
+        self._creation = Creation()
+        self._audit = Audit(self._canaries, self._creation.note)
         self._sources = Sources(self, self.clock, self._tape)
         self._investigator = Investigator(
             self._canaries,
@@ -309,6 +311,7 @@ class WatchedLoop:
             # The usual case without the detours that containers need.
             plain = type(output) is _torch.Tensor
             self._canaries.place(step, (output,) if plain else attached_outputs(output))
+        self._creation.note(step, "")
 
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
@@ -329,6 +332,8 @@ class WatchedLoop:
         free = self._pace.is_free(now)
         if free or self._audit.running or self.in_doubt:
             self.part("audit", self._continue_audits, now)
+            if self.in_doubt and self._creation.step is None:
+                self._creation.want()
         self._sources.end_step()
         self.governor.end_step()
         self._canary_due = self._may_touch()
@@ -425,7 +430,8 @@ class WatchedLoop:
         begun = time.perf_counter()
         awaiting = self.clock.beat in ("forward", "manual")
         evaluation = self._is_evaluation()
-        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting)
+        created = self._created(opinion.births) if kind == "graph" else ()
+        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting, created)
         outcome = self.part(f"{kind} explanation", self._investigator.investigate, case)
         if kind == "graph":
             self._canaries.looked(now - 1, EXPLAINED_NODES)
@@ -434,6 +440,11 @@ class WatchedLoop:
             outcome = self._investigator.unexplained(case)
         self._settle(kind, opinion, outcome)
         self._explaining += time.perf_counter() - begun
+
+    def _created(self, births: Sequence[int]) -> tuple[str, ...]:
+        """Where survivors like these were made, seen in a later step of the same loop."""
+        deepest = next(filter(None, map(self._canaries.deepest, reversed(births))), "")
+        return self._creation.of(deepest.partition(":")[2])
 
     def _is_premature(self) -> bool:
         """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
@@ -451,6 +462,8 @@ class WatchedLoop:
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         self._suspicions[kind].hold(len(opinion.births), outcome.ruling.until)
+        if kind == "graph":
+            self._creation.forget()
         finding = outcome.finding
         if finding is None:
             return

@@ -266,7 +266,7 @@ def test_an_audit_labels_inner_outputs() -> None:
     """A stashed intermediate result betrays its module."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     found = Canaries(2)
-    audit = Audit(found)
+    audit = Audit(found, lambda step, label: None)
     audit.begin([model], 0)
     stashed = model[0](torch.ones(1, 2))
     model[2](stashed).sum()

@@ -272,7 +272,7 @@ def _created(finding: Finding) -> str | None:
     shown = [holder.line, *(part.line for part in holder.context)]
     if any(f"{holder.created[0]} ".startswith(f"{holder.file}:{line} ") for line in shown):
         return None
-    frames = [clean(frame, _PATH, keep_end=True) for frame in holder.created[:MOST_LINES]]
+    frames = [clean(_nearby(frame), _PATH, keep_end=True) for frame in holder.created[:MOST_LINES]]
     return ", called from ".join(frames)
 
 

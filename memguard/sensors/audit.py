@@ -7,7 +7,7 @@ let go, and the deepest survivor names the module.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from memguard import _hooks, _torch
@@ -21,6 +21,10 @@ MAX_MODULES = 400
 class Audit:
     """Hooks on all modules below the roots, present only while a step is audited.
 
+    Args:
+        canaries: where they are placed.
+        called: told of each call, by step and label, in the forward it happens in.
+
     Attributes:
         called: identities of the modules called since the audit began.
         muted: whether what is called now is not to be looked at.
@@ -31,6 +35,7 @@ class Audit:
         "_canaries",
         "_compiled",
         "_failure",
+        "_on_call",
         "_paths",
         "_resting",
         "_step",
@@ -39,8 +44,9 @@ class Audit:
         "muted",
     )
 
-    def __init__(self, canaries: Canaries) -> None:
+    def __init__(self, canaries: Canaries, called: Callable[[int, str], None]) -> None:
         self._canaries = canaries
+        self._on_call = called
         self._undo: list[Undo] = []
         self._paths: dict[int, str] = {}
         self._step = 0
@@ -91,6 +97,7 @@ class Audit:
         try:
             with _torch.without_overrides():
                 self._canaries.place(self._step, attached_outputs(output), label)
+            self._on_call(self._step, label)
         except Exception as error:
             # This is the user's forward: it is told when the step ends, not here. The traceback
             # would keep the forward's frames alive until then.
