@@ -60,7 +60,7 @@ class Guard:
         return Report(
             verdict=self._verdict(),
             step=loop.clock.step,
-            findings=_worst_first(f for f in loop.findings.values() if f.known is None),
+            findings=_worst_first(f for f in loop.cases.findings.values() if f.known is None),
             clock={
                 "beat": loop.clock.beat,
                 "seconds_per_step": loop.governor.seconds_per_step,
@@ -74,11 +74,11 @@ class Guard:
                 "audits": loop.audits,
             },
             environment=environment(),
-            memory=loop.part("memory figures", loop.figures.memory) or {},
-            failures=tuple(loop.failures.values()),
-            libraries=_worst_first(f for f in loop.findings.values() if f.known is not None),
-            ignored=loop.triage.ignored(),
-            suppressions=loop.triage.suppressions(),
+            memory=loop.parts.do("memory figures", loop.figures.memory) or {},
+            failures=tuple(loop.parts.failures.values()),
+            libraries=_worst_first(f for f in loop.cases.findings.values() if f.known is not None),
+            ignored=loop.cases.triage.ignored(),
+            suppressions=loop.cases.triage.suppressions(),
         )
 
     def close(self) -> None:
@@ -163,18 +163,18 @@ class Guard:
                 raise
         except Exception as error:
             step = self._loop.clock.step
-            self._loop.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
+            self._loop.parts.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
 
     def _write_report(self, report: Report | None = None) -> None:
         if self.settings.report is None:
             return
-        rank = self._loop.part("rank", _torch.rank) or 0
+        rank = self._loop.parts.do("rank", _torch.rank) or 0
         reactions.write(report or self.report(), self.settings.report, rank)
 
     def _verdict(self) -> Verdict:
-        if any(finding.severity == "leak" for finding in self._loop.findings.values()):
+        if any(finding.severity == "leak" for finding in self._loop.cases.findings.values()):
             return "leak"
-        return "suspect" if self._loop.in_doubt or self._loop.findings else "clean"
+        return "suspect" if self._loop.cases.in_doubt or self._loop.cases.findings else "clean"
 
 
 def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -1,0 +1,177 @@
+"""Cases: from the judge's suspicions to findings, each kind of survivor by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from memguard.clock import discovery
+from memguard.clock.beats import Clock
+from memguard.clock.sources import Sources
+from memguard.creation import Creation
+from memguard.figures import Figures
+from memguard.investigation import Case, Investigator, Outcome
+from memguard.judge.chains import Look
+from memguard.judge.survivors import Opinion
+from memguard.parts import Parts
+from memguard.records import Finding
+from memguard.sensors.canaries import Canaries
+from memguard.sensors.census import Census
+from memguard.settings import Settings
+from memguard.suspicion import Suspicion, Watched
+from memguard.triage import Triage
+
+# Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
+EXPLAINED_NODES = 2000
+
+# Fingerprints that the cases of each loop have told. Two guards of one thread see the same tensors,
+# and one telling is enough.
+_told: dict[int, set[str]] = {}
+
+
+class Cases:
+    """The suspicions of one loop, and what came of looking into them.
+
+    Attributes:
+        findings: by fingerprint, all that was found and not ignored.
+        triage: what was ignored, and which suppressions were of use.
+        to_tell: findings that the user has not heard of yet.
+        closed: whether a leak of graphs was told, so that no more of them need to be watched.
+        explaining: seconds that explanations took since somebody reset it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        sources: Sources,
+        canaries: Canaries,
+        census: Census,
+        creation: Creation,
+        figures: Figures,
+        parts: Parts,
+    ) -> None:
+        self.findings: dict[str, Finding] = {}
+        self.triage = Triage(settings.ignore)
+        self.to_tell: list[Finding] = []
+        self.closed = False
+        self.explaining = 0.0
+        self._clock = clock
+        self._sources = sources
+        self._canaries = canaries
+        self._census = census
+        self._creation = creation
+        self._parts = parts
+        self._graphs = Suspicion(settings.window, settings.patience)
+        self._tensors = Suspicion(settings.window, settings.patience)
+        self._investigator = Investigator(
+            canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
+        )
+
+    def end(self) -> None:
+        """What was told may be told again by others."""
+        _told.pop(id(self), None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether graphs survive in a way that is not explained yet."""
+        return self._graphs.opinion.state != "clean"
+
+    @property
+    def stirs(self) -> bool:
+        """Whether a graph has survived of late that is too little for a doubt."""
+        return self._graphs.stirs
+
+    def observe_graphs(self, step: int) -> None:
+        """Graphs made in `step` could be seen."""
+        self._graphs.observe(step)
+
+    def observe_tensors(self, step: int) -> None:
+        """Tensors made in `step` could be seen."""
+        self._tensors.observe(step)
+
+    def judge_graphs(self, now: int) -> None:
+        """Count the graphs that survived, and look into what the judge is sure of."""
+        births, deaths = self._canaries.survey(now)
+        if self.closed:
+            # What was told stands; when it is all gone, watching begins again.
+            self.closed = bool(births)
+            return
+        opinion = self._graphs.survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("graph", now, opinion)
+
+    def judge_tensors(self, now: int) -> None:
+        """The same for tensors without graph."""
+        births, deaths = self._census.plain.survey(now)
+        opinion = self._tensors.survey(now, births, deaths)
+        if opinion is not None:
+            self._investigate("tensor", now, opinion)
+
+    def judge_reach(self, look: Look) -> None:
+        """The same for chains, by how far back the present reaches."""
+        opinion = self._graphs.reach(look)
+        if opinion is not None:
+            self._investigate("graph", look.step, opinion)
+
+    def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
+        if kind == "graph" and self._is_premature():
+            return
+        begun = time.perf_counter()
+        awaiting = self._clock.beat in ("forward", "manual")
+        evaluation = self._is_evaluation()
+        created = self._created(opinion.births) if kind == "graph" else ()
+        case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting, created)
+        outcome = self._parts.do(f"{kind} explanation", self._investigator.investigate, case)
+        if kind == "graph":
+            self._canaries.looked(now - 1, EXPLAINED_NODES)
+        if outcome is None:
+            # It could not be explained: say what is known rather than nothing.
+            outcome = self._investigator.unexplained(case)
+        self._settle(kind, opinion, outcome)
+        self.explaining += time.perf_counter() - begun
+
+    def _created(self, births: Sequence[int]) -> tuple[str, ...]:
+        """Where survivors like these were made, seen in a later step of the same loop."""
+        deepest = next(filter(None, map(self._canaries.deepest, reversed(births))), "")
+        return self._creation.of(deepest.partition(":")[2])
+
+    def _is_premature(self) -> bool:
+        """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
+        if self._clock.beat != "forward" or self._clock.optimizer_known:
+            return False
+        self._parts.do("discovery", self._sources.discover)
+        return self._clock.optimizer_known and any(
+            map(discovery.is_training, self._sources.roots())
+        )
+
+    def _is_evaluation(self) -> bool:
+        if self._clock.beat != "forward":
+            return False
+        roots = [module for module in self._sources.roots() if discovery.has_parameters(module)]
+        trains = self._clock.backwards or self._clock.gradients
+        return not trains or not any(map(discovery.is_training, roots))
+
+    def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
+        suspicion = self._graphs if kind == "graph" else self._tensors
+        suspicion.hold(len(opinion.births), outcome.ruling.until)
+        if kind == "graph":
+            self._creation.forget()
+        finding = outcome.finding
+        if finding is None:
+            return
+        if kind == "graph" and finding.severity == "leak":
+            # No more canaries on a chain that leaks, told or ignored: see canaries.MAX_TOUCHED.
+            self.closed = True
+            self._graphs.settle()
+        finding = self.triage.sort(finding)
+        if finding is None:
+            return
+        known = self.findings.get(finding.fingerprint)
+        self.findings[finding.fingerprint] = finding
+        if known is not None and (known.severity == "leak" or finding.severity != "leak"):
+            return
+        if not any(finding.fingerprint in told for told in list(_told.values())):
+            self.to_tell.append(finding)
+        if finding.severity == "leak":
+            _told.setdefault(id(self), set()).add(finding.fingerprint)
