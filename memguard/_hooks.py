@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
-from memguard import _torch
+from memguard import _events, _torch
 from memguard._torch import Undo, is_traced
 
 _Hooks = dict[int, Any]  # what torch keeps in `module._forward_hooks`
@@ -102,21 +100,10 @@ class _Leaving:
         self._stand_in.leave(self._hooks)
 
 
-def _keep_from_dynamo(function: Any) -> None:
-    """Never compile `function` by itself, nor what it calls; traced code still sees through it.
-
-    The hook of a compiled module runs in a frame of its own, between compiled ones. Left to
-    dynamo it would be compiled as what it is while tracing: an empty function.
-    """
-    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    mark = getattr(dynamo, "set_code_exec_strategy", None)  # seen in 2.13.0
-    if mark is not None:
-        skip = dynamo._FrameAction.SKIP
-        mark(function.__code__, dynamo._FrameExecStrategy(skip, skip))
-
-
-_keep_from_dynamo(ModuleHook.__call__)
-_keep_from_dynamo(_StandIn.__call__)
+# The hook of a compiled module runs in a frame of its own, between compiled ones. Left to dynamo it
+# would be compiled as what it is while tracing: an empty function.
+_torch.keep_from_dynamo(ModuleHook.__call__.__code__)
+_torch.keep_from_dynamo(_StandIn.__call__.__code__)
 
 
 def _null_hook() -> tuple[Any, ...]:
@@ -188,24 +175,17 @@ class _Placed:
 
 def _around_scripting(inside: Callable[[Any], AbstractContextManager[None]]) -> Undo:
     """Have `torch.jit.script` compile a module inside `inside(module)`; returns the undo."""
-    recursive: Any = getattr(torch.jit, "_recursive", None)
-    original = getattr(recursive, "create_script_module", None)  # seen in 2.13.0
-    if original is None:
-        return lambda: None
+    compiler = _torch.script_compiler()
+    if compiler is None:
+        return _events.nothing
+    original = getattr(*compiler)
 
     @functools.wraps(original)
     def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
         with inside(nn_module):
             return original(nn_module, *args, **kwargs)
 
-    recursive.create_script_module = create_script_module
-
-    def undo() -> None:
-        # Somebody may have wrapped ours since; theirs must keep working.
-        if recursive.create_script_module is create_script_module:
-            recursive.create_script_module = original
-
-    return undo
+    return _events.replace(*compiler, create_script_module)
 
 
 def _is_ours(hook: object) -> bool:

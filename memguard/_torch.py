@@ -10,13 +10,12 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 from typing import Any, cast
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
 Undo = Callable[[], None]
@@ -238,145 +237,29 @@ def device_name(tensor: torch.Tensor) -> str:
     return str(tensor.device)
 
 
-class _OptimizerSteps:
-    """One entry of ours in torch's table of optimizer hooks, whoever listens.
-
-    torch walks its table while the hooks run, and a table that changes meanwhile, in whatever
-    thread, breaks the user's `step()`. So listeners come and go in a tuple of our own, and the
-    entry itself only when no step of ours is under way.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a collection within may close a guard
-        self._listeners: tuple[Callable[[Any], None], ...] = ()
-        # One entry for each step under way: appending and popping need no lock.
-        self._under_way: list[None] = []
-        self._handle: Any = None
-
-    def add(self, listener: Callable[[Any], None]) -> None:
-        """Begin to tell `listener` of every step."""
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-            if self._handle is None:
-                self._handle = register_optimizer_step_post_hook(self._stepped)
-
-    def discard(self, listener: Callable[[Any], None]) -> None:
-        """Tell `listener` no more; harmless when it was never told."""
-        with self._lock:
-            self._listeners = tuple(other for other in self._listeners if other != listener)
-            if not self._listeners and not self._under_way and self._handle is not None:
-                self._handle.remove()
-                self._handle = None
-
-    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        under_way = self._under_way
-        under_way.append(None)
-        try:
-            for listener in self._listeners:
-                listener(optimizer)
-        finally:
-            under_way.pop()
-
-
-_optimizer_steps = _OptimizerSteps()
-
-
-def on_every_optimizer_step(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(optimizer)` after each step of any optimizer; returns the undo."""
-    _optimizer_steps.add(hook)
-    return functools.partial(_optimizer_steps.discard, hook)
-
-
-def on_first_module_call(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(module)` after each module call until undone.
-
-    The global hook makes `torch.compile`d modules warn, so the caller undoes it at the first call.
-    """
-
-    def after(module: Any, args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            hook(module)
-
-    handle = torch.nn.modules.module.register_module_forward_hook(after)
-    return handle.remove
-
-
-def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
-    """Call `hook(roots, is_gradient)` after each `autograd.backward` and `autograd.grad`.
-
-    torch offers no hook for this, so the public functions are wrapped (`Tensor.backward` calls the
-    first by name); only `memguard run` does that.
-    """
-    undo_backward = _after_backward("backward", "tensors", lambda roots: hook(roots, False))
-    undo_gradient = _after_backward("grad", "outputs", lambda roots: hook(roots, True))
-
-    def undo() -> None:
-        undo_backward()
-        undo_gradient()
-
-    return undo
-
-
-def _after_backward(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
-    original = getattr(torch.autograd, name)
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            hook(args[0] if args else kwargs.get(first))
-        return result
-
-    undo_builtin = _known_to_torchscript(original, wrapper)
-    undo_replacing = _replace(torch.autograd, name, wrapper)
-
-    def undo() -> None:
-        undo_replacing()
-        undo_builtin()
-
-    return undo
-
-
-def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
-    """TorchScript knows its builtins by identity: tell it the wrapper's as well."""
+def builtins_of_torchscript() -> dict[int, Any]:
+    """The functions that TorchScript knows by identity; empty where it does not tell."""
     try:
         read: Any = torch.jit._builtins._get_builtin_table  # seen in 1.0 to 2.13
-        table = read()
-        if id(original) in table:
-            table[id(wrapper)] = table[id(original)]
-            return functools.partial(table.pop, id(wrapper), None)
+        return cast("dict[int, Any]", read())
     except Exception:  # scripts that compile these calls are rarer than versions without it
-        pass
-    return nothing
+        return {}
 
 
-def nothing() -> None:
-    """The undo of what was never done."""
+def script_compiler() -> tuple[Any, str] | None:
+    """The module and name of what `torch.jit.script` compiles a module with; None without it."""
+    recursive: Any = getattr(torch.jit, "_recursive", None)
+    name = "create_script_module"  # seen in 2.13.0
+    return (recursive, name) if hasattr(recursive, name) else None
 
 
-def on_every_compile(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(result)` after each `torch.compile`; only `memguard run` does that."""
-    original = torch.compile
-
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        hook(result)
-        return result
-
-    return _replace(torch, "compile", wrapper)
-
-
-def _replace(owner: Any, name: str, wrapper: Any) -> Undo:
-    original = getattr(owner, name)
-    setattr(owner, name, wrapper)
-
-    def undo() -> None:
-        # Somebody may have wrapped ours since; theirs must keep working.
-        if getattr(owner, name) is wrapper:
-            setattr(owner, name, original)
-
-    return undo
+def keep_from_dynamo(code: CodeType) -> None:
+    """Have dynamo never compile a function by itself, nor what it calls; inlined it still is."""
+    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    mark = getattr(dynamo, "set_code_exec_strategy", None)  # seen in 2.13.0
+    if mark is not None:
+        skip = dynamo._FrameAction.SKIP
+        mark(code, dynamo._FrameExecStrategy(skip, skip))
 
 
 def is_unused_container(module: torch.nn.Module) -> bool:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from memguard import _hooks, _torch
+from memguard import _events, _hooks, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
@@ -109,15 +109,15 @@ class Sources:
                 self._clock.knows_optimizer()
         self._verdicts.clear()
         if not self._undo and (modules or optimizers):
-            self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
+            self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
 
     def watch_process(self) -> None:
         """Listen to whatever module, optimizer or backward this process turns out to use."""
         self._everything = True
-        self._undo.append(_torch.on_every_optimizer_step(self._optimizer_stepped))
-        self._undo.append(_torch.on_every_backward(self._went_backward))
-        self._undo.append(_torch.on_every_compile(self._compiled))
-        self._undo_first_call = _torch.on_first_module_call(self._first_call)
+        self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
+        self._undo.append(_events.on_every_backward(self._went_backward))
+        self._undo.append(_events.on_every_compile(self._compiled))
+        self._undo_first_call = _events.on_first_module_call(self._first_call)
 
     def discover(self) -> None:
         """Look through the heap for root modules and optimizers not yet known."""
@@ -290,7 +290,7 @@ class Sources:
             self._beating.discard(key)
             self._heard.pop(key, None)
             # Its hook went with it, but the undo would be kept for ever.
-            self._root_undo.pop(key, _torch.nothing)()
+            self._root_undo.pop(key, _events.nothing)()
         watched = [*self._roots.values(), *self._optimizers.values()]
         if not self._everything and all(known() is None for known in watched):
             self._listener.on_all_gone()
