@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
+from memguard import _torch
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.creation import Creation
+from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
@@ -17,16 +20,13 @@ from memguard.parts import Parts
 from memguard.records import Finding
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
+from memguard.sensors.dated import MAX_REACH, steps_reached
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 from memguard.triage import Triage
 
 # Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
 EXPLAINED_NODES = 2000
-
-# Fingerprints that the cases of each loop have told. Two guards of one thread see the same tensors,
-# and one telling is enough.
-_told: dict[int, set[str]] = {}
 
 
 class Cases:
@@ -36,7 +36,6 @@ class Cases:
         findings: by fingerprint, all that was found and not ignored.
         triage: what was ignored, and which suppressions were of use.
         to_tell: findings that the user has not heard of yet.
-        closed: whether a leak of graphs was told, so that no more of them need to be watched.
         explaining: seconds that explanations took since somebody reset it.
     """
 
@@ -54,8 +53,9 @@ class Cases:
         self.findings: dict[str, Finding] = {}
         self.triage = Triage(settings.ignore)
         self.to_tell: list[Finding] = []
-        self.closed = False
         self.explaining = 0.0
+        # Name, place and file of the holders of the leaks that were told.
+        self._told: set[tuple[str, str, str | None]] = set()
         self._clock = clock
         self._sources = sources
         self._canaries = canaries
@@ -67,10 +67,6 @@ class Cases:
         self._investigator = Investigator(
             canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
         )
-
-    def end(self) -> None:
-        """What was told may be told again by others."""
-        _told.pop(id(self), None)
 
     @property
     def in_doubt(self) -> bool:
@@ -93,13 +89,9 @@ class Cases:
     def judge_graphs(self, now: int) -> None:
         """Count the graphs that survived, and look into what the judge is sure of."""
         births, deaths = self._canaries.survey(now)
-        if self.closed:
-            # What was told stands; when it is all gone, watching begins again.
-            self.closed = bool(births)
-            return
         opinion = self._graphs.survey(now, births, deaths)
-        if opinion is not None:
-            self._investigate("graph", now, opinion)
+        if opinion is not None and self._may_explain():
+            self._investigate("graph", now, self._completed(opinion, now))
 
     def judge_tensors(self, now: int) -> None:
         """The same for tensors without graph."""
@@ -111,8 +103,23 @@ class Cases:
     def judge_reach(self, look: Look) -> None:
         """The same for chains, by how far back the present reaches."""
         opinion = self._graphs.reach(look)
-        if opinion is not None:
+        if opinion is not None and self._may_explain():
             self._investigate("graph", look.step, opinion)
+
+    def _may_explain(self) -> bool:
+        """Whether graphs may be walked: told ones not for ever, see `canaries.MAX_LOOKED`."""
+        return not (self._graphs.settled and self._canaries.full)
+
+    def _completed(self, opinion: Opinion, now: int) -> Opinion:
+        """With the steps that nobody looked at when they ended, as far as a walk finds them."""
+        births = opinion.births
+        if births[-1] - births[0] < len(births):
+            return opinion
+        with _torch.without_overrides():
+            reached, nodes = steps_reached(attached_tensors(), self._clock.step_of, now - MAX_REACH)
+        self._canaries.looked(now - 1, nodes)
+        old = (step for step in reached if step <= births[-1])
+        return replace(opinion, births=tuple(sorted({*births, *old})))
 
     def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
         if kind == "graph" and self._is_premature():
@@ -161,9 +168,7 @@ class Cases:
         if finding is None:
             return
         if kind == "graph" and finding.severity == "leak":
-            # No more canaries on a chain that leaks, told or ignored: see canaries.MAX_TOUCHED.
-            self.closed = True
-            self._graphs.settle()
+            self._graphs.settle(len(opinion.births))
         finding = self.triage.sort(finding)
         if finding is None:
             return
@@ -171,7 +176,9 @@ class Cases:
         self.findings[finding.fingerprint] = finding
         if known is not None and (known.severity == "leak" or finding.severity != "leak"):
             return
-        if not any(finding.fingerprint in told for told in list(_told.values())):
+        # Another line that feeds a holder which was told is no news.
+        holders = {(holder.name, holder.where, holder.file) for holder in finding.holders}
+        if finding.severity != "leak" or not holders or not holders <= self._told:
             self.to_tell.append(finding)
         if finding.severity == "leak":
-            _told.setdefault(id(self), set()).add(finding.fingerprint)
+            self._told |= holders

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -105,7 +106,6 @@ class WatchedLoop:
         """Hear nothing any more."""
         self._silent = True
         self._tape.close()
-        self.cases.end()
 
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
@@ -129,7 +129,7 @@ class WatchedLoop:
         """End the last pause; what was born in it never counts."""
         self._paused -= 1
         self._audit.muted = bool(self._paused)
-        self._take_census(judged=bool(self._paused))
+        self._take_census(judged=False)
 
     def step(self) -> None:
         """The user says that a step has ended."""
@@ -225,19 +225,13 @@ class WatchedLoop:
 
     def _leave(self, begun: float) -> None:
         spent = time.perf_counter() - begun
-        if spent < INTERRUPTED:
-            self.governor.sensing += spent
-        else:
-            self._charge(spent)
-        self._busy.release()
-
-    def _charge(self, spent: float) -> None:
-        """Charge a long event: an explanation, a costly look, or an interruption."""
         explaining, self.cases.explaining = self.cases.explaining, 0.0
         expected, self._expected = self._expected, 0.0
         # On a busy machine the kernel takes the processor away for milliseconds, now and then in
         # the midst of an event; that is not what watching costs.
-        self.governor.charge(min(spent - explaining, INTERRUPTED + 4 * expected), explaining)
+        sensing = min(spent - explaining, INTERRUPTED + 4 * expected)
+        self.governor.charge(sensing, explaining)
+        self._busy.release()
 
     # --- the step ---
 
@@ -253,7 +247,7 @@ class WatchedLoop:
             self._leave(begun)
 
     def _may_touch(self) -> bool:
-        return not self.cases.closed and not self._canaries.full
+        return not self._canaries.full
 
     def _may_look(self) -> bool:
         """Whether the collector's callback may scan; asked from any thread."""
@@ -279,7 +273,8 @@ class WatchedLoop:
         due = self._pace.look_is_due(now)
         if not due and not self._audit.running and not self.cases.in_doubt:
             self.governor.end_step()
-            self._pace.rest(now)
+            if not self._silent:
+                self._pace.rest(now)
             return
         if due:
             cost = self._census.expected_cost()
@@ -296,7 +291,7 @@ class WatchedLoop:
         self._sources.end_step()
         self.governor.end_step()
         self._canary_due = self._may_touch()
-        if due:
+        if due and not self._silent:
             # What is new then counts as born in the step before, the least age that is certain.
             stirs = self.cases.stirs
             watchful = self._audit.running or self.cases.in_doubt or stirs
@@ -307,14 +302,22 @@ class WatchedLoop:
         self.cases.observe_tensors(now - 1)
         met = self._census.look(now - 1)
         fresh = self._census.take_fresh()
-        _threads.setdefault(threading.get_ident(), set()).add(id(self))
-        if fresh and len(_threads) == 1 and self._may_touch():
+        if fresh and self._is_alone() and self._may_touch():
             with _torch.without_overrides():
                 if self._pace.dated_look_is_due(now, self._dated_cost):
                     self.parts.do("dated look", self._date, fresh, now)
                 self._place_dated(fresh, now)
         if met:
             self._looked_at = now
+
+    def _is_alone(self) -> bool:
+        """Whether no other living thread runs a watched loop."""
+        _threads.setdefault(threading.get_ident(), set()).add(id(self))
+        if len(_threads) > 1:
+            living = sys._current_frames().keys()
+            for ident in [ident for ident in list(_threads) if ident not in living]:
+                _threads.pop(ident, None)
+        return len(_threads) == 1
 
     def _place_dated(self, tensors: list[Any], now: int) -> None:
         """Canaries for what is new since the last look, each of the step that its node was made in.
@@ -326,9 +329,10 @@ class WatchedLoop:
             number = None if node is None else _torch.node_sequence(node)
             born = now - 1 if number is None else self.clock.step_of(number)
             # Nodes of other threads are numbered by themselves.
-            self._canaries.place(min(max(born, self._looked_at), now - 1), (tensor,))
-        for step in range(self._looked_at, now):
-            self.cases.observe_graphs(step)
+            born = min(max(born, self._looked_at), now - 1)
+            self._canaries.place(born, (tensor,), latest=now - 1)
+            self.cases.observe_graphs(born)
+        self.cases.observe_graphs(now - 1)
 
     def _date(self, tensors: list[Any], now: int) -> None:
         """How far back the present reaches; a chain that never lets go is a suspicion confirmed."""

@@ -106,5 +106,9 @@ class Pace:
         return self._look_at
 
     def rest(self, step: int) -> None:
-        """Let the tape take the steps after `step` up to the one that is looked at."""
-        self._tape.open(int((self._look_at - step - 1) * min(self._per_step)))
+        """Let the tape take the steps after `step` up to the one that is looked at.
+
+        All but the last event of those: it is heard, so that the step that is looked at begins at a
+        number of autograd nodes that is known.
+        """
+        self._tape.open(int((self._look_at - step - 1) * min(self._per_step)) - 1)

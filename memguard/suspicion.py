@@ -11,7 +11,7 @@ from memguard.judge.survivors import Opinion, Survey, Track, advance
 Watched = Literal["graph", "tensor"]
 
 # Steps of which it is remembered whether their births could be seen.
-OBSERVED = 256
+OBSERVED = 128
 
 # Survivors beyond which their number is no measure of time any more; see sensors.marks.MAX_STEPS.
 MANY = 250
@@ -25,6 +25,7 @@ class Suspicion:
 
     Attributes:
         opinion: the judge's last word.
+        settled: whether what survives was told, as long as it does.
         stirs: whether a survivor was new of late: too little for a doubt, but worth a closer watch
             until the next ones would be old enough to count.
     """
@@ -40,6 +41,7 @@ class Suspicion:
         "_stirred",
         "_track",
         "opinion",
+        "settled",
         "stirs",
     )
 
@@ -47,19 +49,21 @@ class Suspicion:
         self.opinion = Opinion("clean", "nothing seen yet")
         self._patience = patience
         self._track = Track(window)
-        self._observed: deque[int] = deque(maxlen=OBSERVED)
+        self._observed: dict[int, None] = {}
         self._looks: deque[Look] = deque(maxlen=LOOKS)
         self._hold_until = 0
         self._hold_step = 0
         self._now = 0
         self._newest = -1
+        self.settled = False
         self._stirred: int | None = None
         self.stirs = False
 
     def observe(self, step: int) -> None:
         """The sensors could see what was born in `step`."""
-        if not self._observed or self._observed[-1] != step:
-            self._observed.append(step)
+        self._observed[step] = None
+        if len(self._observed) > OBSERVED:
+            del self._observed[next(iter(self._observed))]
 
     def survey(self, now: int, births: list[int], deaths: list[int]) -> Opinion | None:
         """Take a step's counts into account; the opinion when there is a case to investigate."""
@@ -68,18 +72,23 @@ class Suspicion:
         if newest > self._newest:
             self._stirred = now
         self._newest = newest
-        self.stirs = self._stirred is not None and now - self._stirred <= self._track.window + 2
+        recently = self._stirred is not None and now - self._stirred <= self._track.window + 2
+        self.stirs = recently and not self.settled
         if len(births) < self._patience and not deaths:
             # Nearly every step of a healthy loop ends here.
-            if self.opinion.state != "clean":
+            if self.opinion.state != "clean" or self.settled:
                 self.opinion = Opinion("clean", f"{len(births)} survivors")
                 self._track, self._hold_until = self._track.relieved(), 0
+                self.settled = False
             return None
-        survey = Survey(now, births, deaths, self._observed)
+        survey = Survey(now, births, deaths, sorted(self._observed))
         self._track, self.opinion = advance(self._track, survey, self._patience)
         if self.opinion.state == "clean":
-            self._hold_until = 0
-        return self._due(self.opinion)
+            self._hold_until, self.settled = 0, False
+        due = self._due(self.opinion)
+        if self.settled and due is None:
+            self.opinion = Opinion("clean", "told")
+        return due
 
     def reach(self, look: Look) -> Opinion | None:
         """Take a dated look into account; the opinion when a chain is a case to investigate."""
@@ -98,9 +107,11 @@ class Suspicion:
         enough = len(opinion.births) >= self._hold_until or many
         return opinion if opinion.state == "confirmed" and enough else None
 
-    def settle(self) -> None:
-        """The case is told, or not to be told: it is in doubt no more."""
-        self.opinion = Opinion("clean", "settled")
+    def settle(self, survivors: int) -> None:
+        """The case is told, or not to be told: no doubt is left until there are twice as many."""
+        self.opinion = Opinion("clean", "told")
+        self.settled = True
+        self.hold(survivors, 2 * survivors)
 
     def hold(self, survivors: int, until: int | None) -> None:
         """Leave the case alone until there are `until` survivors, or clearly more than now."""

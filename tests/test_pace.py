@@ -77,10 +77,14 @@ def test_the_clock_hears_from_a_tape_what_it_hears_at_once(seed: int) -> None:
         OTHER: lambda source: False,
     }
     beats = [methods[event](source) for event, source in events]
-    tape.open(len(events))
+    heard = []
     for event, source in events:
-        tape.takes(event, source)
-    assert [later.hear(event, source) for event, source in tape.take_off()] == beats
+        if not tape.takes(event, source):
+            heard += tape.take_off()
+            tape.open(dice.randrange(1, 50))
+            tape.takes(event, source)
+    heard += tape.take_off()
+    assert [later.hear(event, source) for event, source in heard] == beats
     assert (later.step, later.beat, later.forwards) == (
         at_once.step,
         at_once.beat,

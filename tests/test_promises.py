@@ -16,9 +16,11 @@ import memguard
 from memguard import LeakError, LeakWarning
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
+from memguard.clock.tape import Tape
 from memguard.figures import Figures
 from memguard.guard import Guard
 from memguard.investigation import Investigator
+from memguard.pace import Pace
 from memguard.sensors.audit import Audit
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
@@ -133,7 +135,9 @@ EVENTS = (
     (Clock, "optimizer"),
     (Clock, "forward"),
     (Census, "expected_cost"),
-    (Governor, "allows"),
+    (Governor, "end_step"),
+    (Tape, "take_off"),
+    (Pace, "look_is_due"),
 )
 
 

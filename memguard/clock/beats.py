@@ -24,8 +24,8 @@ STRAY_FLOOR = 256
 # usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
 EVALUATION_FLOOR = 3
 
-# Steps whose beginning is remembered; twice what a look into graphs follows back.
-MAX_STARTS = 1024
+# Steps whose beginning is remembered: as far as a look into graphs follows back.
+MAX_STARTS = 512
 
 # Turns of another source after which the leading source is given up: a finished phase.
 LEADER_PATIENCE = 3

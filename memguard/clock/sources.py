@@ -186,10 +186,13 @@ class Sources:
         heard = self._heard[key] = _Root(self._tape, key, self._root_called)
         if discovery.has_parameters(module):
             self._beating.add(key)
-        # With no module that has parameters, any root gives the beat.
-        for other, root in self._heard.items():
-            root.beats(other in self._beating or not self._beating)
+        self._choose_beating()
         self._root_undo[key] = _hooks.on_module_call(module, heard.called)
+
+    def _choose_beating(self) -> None:
+        # With no module that has parameters, any root gives the beat.
+        for key, root in self._heard.items():
+            root.beats(key in self._beating or not self._beating)
 
     # --- what is heard ---
 
@@ -289,6 +292,7 @@ class Sources:
             del self._roots[key]
             self._beating.discard(key)
             self._heard.pop(key, None)
+            self._choose_beating()
             # Its hook went with it, but the undo would be kept for ever.
             self._root_undo.pop(key, _events.nothing)()
         watched = [*self._roots.values(), *self._optimizers.values()]

@@ -18,8 +18,9 @@ GRADIENT: Event = 4
 MANUAL: Event = 5
 OTHER: Event = 6  # of no interest to the clock, but one more a step
 
-# Events on the tape at the most, so that a loop of countless forwards a step holds little.
-MAX_EVENTS = 4096
+# Events on the tape at the most. Hearing them costs about as much as a look, so more would save
+# little; and a loop that goes on quite differently (an evaluation, another phase) is heard of soon.
+MAX_EVENTS = 128
 
 # What an event that is put down costs with its way from torch to here (a tenth of what hearing it
 # at once costs; `benchmarks/overhead.py`). Two readings of a clock would double it.

@@ -53,22 +53,27 @@ class Canaries:
         self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
 
-    def place(self, step: int, tensors: Iterable[Any], label: str = "") -> None:
-        """Put a canary of `step` into the node of each attached tensor that has none yet."""
+    def place(
+        self, step: int, tensors: Iterable[Any], label: str = "", latest: int | None = None
+    ) -> None:
+        """Put a canary of `step` into the node of each attached tensor that has none yet.
+
+        `latest` is as in `Cohorts.add`.
+        """
         for tensor in tensors:
             if self.full:
                 return
             node = _torch.node_of(tensor)
             if node is not None:
-                self._place(step, node, label)
+                self._place(step, node, label, latest)
 
-    def _place(self, step: int, node: Any, label: str) -> None:
+    def _place(self, step: int, node: Any, label: str, latest: int | None) -> None:
         metadata = _torch.node_metadata(node)
         # Two modules may return the same node; the first canary keeps its label.
         if Canary in metadata or not (label or self._admits(step)):
             return
         canary = metadata[Canary] = Canary()
-        self.cohorts.add(step, canary, label)
+        self.cohorts.add(step, canary, label, latest)
         self._room -= 1
         if self._room <= 0:
             self._weigh()

@@ -53,6 +53,7 @@ class Census:
         "_looking",
         "_looks",
         "_may_look",
+        "_pass_over",
         "_step",
         "_types",
         "collected_at",
@@ -69,6 +70,8 @@ class Census:
         self._step = 0
         self._installed = False
         self._looking = False
+        # Whether the next look must pass over what it meets: the last that should was put off.
+        self._pass_over = False
         self._looks = 0
         self._types: frozenset[int] = frozenset()
 
@@ -97,7 +100,9 @@ class Census:
         whether all were met; otherwise a collection is near, which meets them.
         """
         if self._is_collection_near():
+            self._pass_over = self._pass_over or not judged
             return False
+        judged, self._pass_over = judged and not self._pass_over, False
         self._looks += 1
         if self._looks % REFRESH_TYPES == 1:
             self._types = family(_torch.Tensor, _EndOfLook)

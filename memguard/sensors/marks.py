@@ -45,7 +45,15 @@ class Cohorts:
     steps with survivors every second one of the older half is forgotten.
     """
 
-    __slots__ = ("_marks", "_max_steps", "_stands_for", "_surveyed", "_unmarked", "window")
+    __slots__ = (
+        "_latest",
+        "_marks",
+        "_max_steps",
+        "_stands_for",
+        "_surveyed",
+        "_unmarked",
+        "window",
+    )
 
     def __init__(self, window: int, max_steps: int = MAX_STEPS) -> None:
         self.window = window
@@ -54,6 +62,7 @@ class Cohorts:
         self._unmarked: dict[int, int] = {}
         self._surveyed: int | None = None
         self._stands_for: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
 
     def admits(self, step: int) -> bool:
         """Whether one more object of `step` would be marked; a refusal is counted."""
@@ -68,8 +77,14 @@ class Cohorts:
         marked = len(self._marks.get(step, ()))
         return 1.0 + self._unmarked.get(step, 0) / marked if marked else 1.0
 
-    def add(self, step: int, target: Any, label: str = "") -> Mark:
-        """Mark `target`, born in `step`, for as long as it lives."""
+    def add(self, step: int, target: Any, label: str = "", latest: int | None = None) -> Mark:
+        """Mark `target`, born in `step`, for as long as it lives.
+
+        Where `step` is an estimate, `latest` is the last step it may have been born in: what dies
+        is then told to have been no older than is certain.
+        """
+        if latest is not None and latest != step:
+            self._latest[step] = max(latest, self._latest.get(step, latest))
         cohort = self._marks.get(step)
         if cohort is None:
             cohort = self._marks[step] = set()
@@ -96,6 +111,7 @@ class Cohorts:
         del self._marks[step]
         self._unmarked.pop(step, None)
         self._stands_for.pop(step, None)
+        self._latest.pop(step, None)
 
     def stands_for(self, step: int) -> int:
         """How many steps with survivors this one stands for, itself and those forgotten."""
@@ -117,9 +133,10 @@ class Cohorts:
             if marks[step]:
                 births.append(step)
             elif step < now:
+                age = since - self._latest.get(step, step)
                 self._drop(step)
-                if since - step > self.window:
-                    deaths.append(since - step)
+                if age > self.window:
+                    deaths.append(age)
         if len(marks) > self._max_steps:
             self._thin_out()
         births.sort()  # what is met at a look may be older than what was marked at once
@@ -143,3 +160,4 @@ class Cohorts:
         self._marks.clear()
         self._unmarked.clear()
         self._stands_for.clear()
+        self._latest.clear()
