@@ -54,8 +54,9 @@ class Governor:
         self.explaining += explaining
 
     def count(self, steps: int) -> None:
-        """Count steps that ended in passing, some time before the next that is told."""
+        """Count steps that ended in passing, the last of them just now."""
         self._steps += steps
+        self._last_end = self._clock()
 
     def end_step(self) -> None:
         """Count a step; the budget begins with the first step after the free ones."""
