@@ -105,6 +105,7 @@ class Investigator:
             survivors.clear()
             count = len(case.births)
             return Outcome(None, Ruling("hold", "too small to matter", count + count // 4 + 1))
+        before = self._births(case.kind)
         explanation = explain(
             Question(
                 case.kind,
@@ -122,6 +123,10 @@ class Investigator:
             device = self._device_of_graphs()
         if explanation.rooted or not explanation.complete:
             return self._conclude(case, explanation, size, device)
+        alive = frozenset(self._births(case.kind))
+        if sum(birth in alive for birth in before) <= len(before) // 2:
+            # The collector's own doing, in the midst of the search.
+            return Outcome(None, Ruling("hold", "a collection has just freed them", len(before)))
         return self._without_root(case, explanation, size, device)
 
     def _without_root(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memguard.clock.beats import EVALUATION_FLOOR, STRAY_FLOOR, Clock, Leader
+from memguard.clock.beats import EVALUATION_FLOOR, STRAY_FLOOR, UNUSED_AFTER, Clock, Leader
 
 
 def play(clock: Clock, events: str) -> list[bool]:
@@ -157,3 +157,14 @@ def test_nodes_are_dated_by_their_number() -> None:
         2,
         2,
     ]
+
+
+def test_an_optimizer_that_never_steps_leaves_the_beat_to_backwards() -> None:
+    """A script may make one and update by hand all the same."""
+    clock = Clock()
+    clock.knows_optimizer()
+    play(clock, "FB" * (UNUSED_AFTER + 50))
+    assert clock.step == 51
+    assert clock.beat == "backward"
+    play(clock, "FBO" * 20)
+    assert clock.step == 51 + 1 + 20 or clock.step == 51 + 20

@@ -27,6 +27,9 @@ EVALUATION_FLOOR = 3
 # Steps whose beginning is remembered: as far as a look into graphs follows back.
 MAX_STARTS = 512
 
+# Backwards without a single optimizer step after which an optimizer that exists counts as unused.
+UNUSED_AFTER = 64
+
 # Turns of another source after which the leading source is given up: a finished phase.
 LEADER_PATIENCE = 3
 
@@ -137,7 +140,7 @@ class Clock:
         """A backward pass ended."""
         self.backwards += 1
         self._forwards_since_backward = 0
-        if self._manual or self.optimizer_known:
+        if self._manual or self._optimizer_leads():
             return False
         if self.backwards == 1 and self.beat == "forward":
             # The forward that this backward follows has ended the step already.
@@ -151,6 +154,10 @@ class Clock:
         if self._manual or self.optimizer_known or self.backwards or self.forwards:
             return False
         return self._end("backward")
+
+    def _optimizer_leads(self) -> bool:
+        """An optimizer that exists gives the beat, unless it is never seen to step."""
+        return self.optimizer_known and (self.optimizer_steps > 0 or self.backwards < UNUSED_AFTER)
 
     def _is_stray(self) -> bool:
         limit = max(STRAY_FLOOR, STRAY_FACTOR * self._most_forwards)

@@ -101,15 +101,14 @@ def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Exp
 def _weigh(question: Question, carriers: graph.Carriers) -> graph.Weight:
     """The heaviest of the newest retained steps stands for all."""
     old = [step for step in carriers.old if step in set(question.births)] or list(carriers.old)
-    if old:
-        weights = []
-        for step in sorted(old)[-3:]:
-            nodes = [_torch.node_of(tensor) for tensor in carriers.old[step]]
-            weights.append(graph.weigh(nodes, question.step_of, step, question.own_storages))
-        return max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
-    nodes = [_torch.node_of(tensor) for tensor in carriers.young]
-    step = question.now - question.window - 1
-    return graph.weigh(nodes, question.step_of, step, question.own_storages)
+    steps = sorted(old)[-3:]
+    roots = [(step, [_torch.node_of(tensor) for tensor in carriers.old[step]]) for step in steps]
+    if not roots:
+        nodes = [_torch.node_of(tensor) for tensor in carriers.young]
+        step = question.now - question.window - 1
+        roots = [(step, nodes), (step - 1, nodes)]
+    weights = graph.weigh_each(roots, question.step_of, question.own_storages)
+    return max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
 
 
 def _explain_tensors(question: Question, frames: Frames, stack: list[Spot]) -> Explanation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,14 +129,31 @@ class Weight:
     complete: bool = True
 
 
-def weigh(
+def weigh_each(
+    roots: Sequence[tuple[int, Sequence[Any]]],
+    step_of: Callable[[int], int],
+    ignored_storages: Iterable[int] = (),
+) -> list[Weight]:
+    """What each step keeps behind its roots, without the storages that another keeps as well.
+
+    Batches cut from one data set save one and the same storage, which no step adds.
+    """
+    saved = [_saved(nodes, step_of, step, ignored_storages) for step, nodes in roots]
+    times = Counter(key for _, storages, _ in saved for key in storages)
+    return [
+        Weight(nodes, sum(size for key, size in storages.items() if times[key] == 1), complete)
+        for nodes, storages, complete in saved
+    ]
+
+
+def _saved(
     roots: Sequence[Any],
     step_of: Callable[[int], int],
     step: int,
-    ignored_storages: Iterable[int] = (),
+    ignored_storages: Iterable[int],
     budget: int = MAX_NODES,
-) -> Weight:
-    """Count the nodes made in `step` behind `roots`, and the bytes they still save."""
+) -> tuple[int, dict[int, int], bool]:
+    """(nodes made in `step` behind `roots`, bytes they still save by storage, whether all)."""
     pending = [node for node in roots if node is not None]
     seen = set(pending)
     storages: dict[int, int] = {}
@@ -154,7 +172,7 @@ def weigh(
             if following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return Weight(nodes, sum(storages.values()), not pending)
+    return nodes, storages, not pending
 
 
 def _weigh_saved(node: Any, storages: dict[int, int], ignored: set[int]) -> None:
