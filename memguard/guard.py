@@ -31,9 +31,12 @@ class Guard:
         self.settings = settings
         self._process = os.getpid()
         self._closed = False
+        self._depth = 0
         self._on_close: Callable[[Guard], None] | None = None
         # Whether `memguard run` made it: then the program's own `close` is not the end.
         self._is_process = False
+        # Called with the report of a leak that is about to be raised.
+        self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
 
     def step(self) -> None:
@@ -107,10 +110,14 @@ class Guard:
         return self._closed
 
     def __enter__(self) -> Guard:
+        self._depth += 1
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._depth -= 1
+        # Blocks within one another share the guard when they watch the same; the outermost ends it.
+        if not self._depth:
+            self.close()
 
     # --- for watching.py ---
 
@@ -154,6 +161,12 @@ class Guard:
             verdict=worst,
         )
         try:
+            if (
+                self.before_raising is not None
+                and worst == "leak"
+                and self.settings.action == "raise"
+            ):
+                self.before_raising(report)
             reactions.react(self.settings.action, news)
         except LeakError as error:
             raise LeakError(str(error), report) from None

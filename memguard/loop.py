@@ -86,6 +86,7 @@ class WatchedLoop:
         )
         self._canary_due = True
         self._looked_at = 0
+        self._met_at = 0.0
         self._expected = 0.0
         self._dated_cost = MAX_NODES * MOST_SECONDS_PER_NODE
 
@@ -250,12 +251,17 @@ class WatchedLoop:
         return not self._canaries.full
 
     def _may_look(self) -> bool:
-        """Whether the collector's callback may scan; asked from any thread."""
-        return (
-            not self._silent
-            and not self._paused
-            and self.governor.allows(self._census.expected_cost())
-        )
+        """Whether the collector's callback may scan; asked from any thread.
+
+        What a collection moves on is not met afterwards, so these looks have a share of their own.
+        """
+        if self._silent or self._paused:
+            return False
+        now, cost = time.perf_counter(), self._census.expected_cost()
+        if not self.governor.allows(cost) and not self.governor.earns(cost, now - self._met_at):
+            return False
+        self._met_at = now
+        return True
 
     def _place_canary(self, output: Any) -> None:
         step = self.clock.step
@@ -277,10 +283,8 @@ class WatchedLoop:
                 self._pace.rest(now)
             return
         if due:
-            cost = self._census.expected_cost()
-            if self._pace.affords(now, cost):
-                self._expected += cost
-                self.parts.do("census", self._look, now)
+            self._expected += self._census.expected_cost()
+            self.parts.do("census", self._look, now)
             self.parts.do("tensor judge", self.cases.judge_tensors, now)
         self.parts.do("graph judge", self.cases.judge_graphs, now)
         free = self._pace.is_free(now)

@@ -16,8 +16,13 @@ GAPS = (3, 4, 6)
 # The same in the long run, when nothing is in doubt.
 WIDE_GAPS = (17, 19, 23)
 
-# Up to this step the looks that are due are taken whatever the budget: some 20 microseconds a step.
+# Up to this step looks stay near whatever the budget, some 50 microseconds a step: rare births must
+# be seen several times before fast steps have earned that.
 CLOSE_STEPS = 128
+
+# A look that is due is always taken. What the budget does not pay for makes the next ones later,
+# twice as late each time, up to so many times.
+MAX_STRETCH = 8
 
 # Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
@@ -38,6 +43,7 @@ class Pace:
         "_look_at",
         "_looked_at",
         "_per_step",
+        "_stretch",
         "_tape",
     )
 
@@ -51,6 +57,7 @@ class Pace:
         # an evaluation now and then must not make a tape of hundreds of steps.
         self._looked_at = 0
         self._events = 0
+        self._stretch = 1
         self._per_step = deque((0.0,), maxlen=2)
 
     def heard(self, events: int = 1) -> None:
@@ -63,7 +70,7 @@ class Pace:
         A step of which a part was on the tape is not looked at, since it has no canary.
         """
         self._events += events
-        self._governor.sensing += events * SECONDS_PER_EVENT
+        self._governor.counting += events * SECONDS_PER_EVENT
         if within:
             self._look_at = max(self._look_at, step + 2)
 
@@ -74,11 +81,6 @@ class Pace:
     def look_is_due(self, step: int) -> bool:
         """Whether to look at what was born up to the end of `step`."""
         return self.is_free(step) or step >= self._look_at
-
-    def affords(self, step: int, cost: float) -> bool:
-        """Whether a look that is due may cost so many seconds."""
-        # Rare births must be seen several times before fast steps have earned a look's cost.
-        return step <= CLOSE_STEPS or self._governor.allows(cost)
 
     def dated_look_is_due(self, step: int, cost: float) -> bool:
         """Whether a look at the end of `step` is to ask how far back live tensors reach."""
@@ -96,9 +98,15 @@ class Pace:
         Returns the step at whose end it is due.
         """
         gaps = GAPS if watchful or step <= CLOSE_STEPS else WIDE_GAPS
+        allowed = self._governor.allows()
+        self._stretch = (
+            max(1, self._stretch // 2) if allowed else min(MAX_STRETCH, 2 * self._stretch)
+        )
         gap = gaps[next(self._gaps)]
-        if self.is_free(step) or (watchful and self._governor.allows()):
+        if self.is_free(step) or (watchful and allowed):
             gap = 1
+        elif step > CLOSE_STEPS:
+            gap *= self._stretch
         self._look_at = step + gap
         self._per_step.append(self._events / max(1, step - self._looked_at))
         self._looked_at, self._events = step, 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memguard.cli import program as programs
 from memguard.errors import LeakError, SettingsError
-from memguard.records import Report
+from memguard.records import Finding, Report
 from memguard.settings import OPTIONS, Settings
 from memguard.startup import say
 from memguard.startup.torch_import import when_torch_is_imported
@@ -142,12 +142,14 @@ class _Guarding:
 
     Attributes:
         interrupted: whether KeyboardInterrupt ended the program.
+        stopped: whether a leak did.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._guard: Guard | None = None
-        self._told = False
+        self._shown: tuple[Finding, ...] = ()
+        self.stopped = False
         self.interrupted = False
         self._process = os.getpid()
 
@@ -164,6 +166,8 @@ class _Guarding:
         from memguard.watching import guard_process
 
         self._guard = guard_process(self._settings)
+        # At once: a task or a thread of the program may keep the error to itself.
+        self._guard.before_raising = self._show
 
     def give_up(self) -> None:
         """There was no program to guard."""
@@ -172,13 +176,19 @@ class _Guarding:
             atexit.unregister(self._finish)
 
     def tell(self, leak: LeakError) -> None:
-        """Show the whole report of the leak that ended the program."""
+        """Show the whole report of the leak that ended the program, unless it has been."""
+        self.stopped = True
+        if leak.report.findings != self._shown:
+            self._show(leak.report)
+
+    def _show(self, report: Report) -> None:
         from memguard.report.text import print_report
 
-        self._told = True
+        self._shown = report.findings
         if sys.stderr is not None:
             with contextlib.suppress(OSError, ValueError):  # closed, or its reader gone
-                print_report(leak.report, sys.stderr)
+                print_report(report, sys.stderr)
+                sys.stderr.flush()
 
     def _finish(self) -> None:
         # A forked child that leaves by the program's end has inherited this, but not the task.
@@ -202,7 +212,7 @@ class _Guarding:
 
     def _close(self, guard: Guard) -> None:
         guard.finish()
-        if not self._told and sys.stderr is not None:
+        if not self.stopped and sys.stderr is not None:
             from memguard.report.text import one_line
 
             print(one_line(guard.report()), file=sys.stderr)

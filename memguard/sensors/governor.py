@@ -20,7 +20,8 @@ class Governor:
         clock: source of seconds; tests pass their own.
 
     Attributes:
-        sensing: seconds spent on watching, which the share is for.
+        sensing: seconds spent on looks, which the share is for.
+        counting: seconds spent on being told of steps, which looking less would not save.
         explaining: seconds spent on explanations: once a finding, so no reason to watch less.
     """
 
@@ -33,12 +34,14 @@ class Governor:
         "_last_end",
         "_share",
         "_steps",
+        "counting",
         "explaining",
         "sensing",
     )
 
     def __init__(self, share: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self.sensing = 0.0
+        self.counting = 0.0
         self.explaining = 0.0
         self._share = share
         self._clock = clock
@@ -68,6 +71,10 @@ class Governor:
             self._governed_from = self._clock()
             self._free_sensing = self.sensing
 
+    def earns(self, cost: float, seconds: float) -> bool:
+        """Whether the share of so many seconds pays for `cost` seconds."""
+        return cost <= self._share * seconds
+
     def allows(self, cost: float = 0.0) -> bool:
         """Whether `cost` seconds more stay within the share of the time since the free steps."""
         if self._governed_from is None:
@@ -83,7 +90,7 @@ class Governor:
     @property
     def spent(self) -> float:
         """Seconds of the guard's own work in all."""
-        return self.sensing + self.explaining
+        return self.sensing + self.counting + self.explaining
 
     @property
     def seconds_per_step(self) -> float:
