@@ -12,7 +12,7 @@ import importlib.metadata
 import re
 from dataclasses import dataclass
 
-from memguard.records import Finding, Holder, Retention
+from memguard.records import Holder, Kind, Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,10 @@ ENTRIES = (
 )
 
 
-def known_retention(finding: Finding) -> Retention | None:
-    """The catalogue's entry for the finding's first holder; None when it is not known."""
-    if not finding.holders:
-        return None
-    first = finding.holders[0]
+def known_retention(kind: Kind, holder: Holder) -> Retention | None:
+    """The catalogue's entry for a holder of a finding of that kind; None when it is not known."""
     for entry in ENTRIES:
-        if _is_on_chain(entry, first):
+        if _is_on_chain(entry, holder):
             version = _version(entry.library)
             if version is not None and _is_affected(entry, version):
                 return Retention(entry.library, version, entry.why, entry.remedy, entry.link)
