@@ -201,6 +201,33 @@ def test_each_kind_of_holder_is_named(told: str) -> None:
     assert names(answer)[0] == told.format(module=__name__, test=test)
 
 
+class Job:
+    """Something that can be called with a keyword."""
+
+    def __init__(self, x: Any = None) -> None:
+        pass
+
+    def __call__(self, x: Any = None) -> None:
+        pass
+
+
+CALLABLE = {"class": Job, "object": Job(), "method": Job().__call__, "type": dict, "C": torch.add}
+
+
+@pytest.mark.parametrize("function", CALLABLE.values(), ids=CALLABLE)
+@pytest.mark.parametrize("keyword", [True, False])
+def test_a_partial_of_what_is_no_function_has_no_parameters(function: Any, keyword: bool) -> None:
+    """A class, an object, a method or C code is bound to as well, by keyword or by place."""
+    thing = Thing()
+    bound = functools.partial(function, x=thing) if keyword else functools.partial(function, thing)
+
+    answer = memguard.why_alive(thing)
+
+    assert answer.holders[0].name == "bound"
+    assert "bound argument: " in "\n".join(answer.holders[0].chain)
+    assert bound
+
+
 def test_another_threads_variable_is_named_with_its_thread() -> None:
     """The chain begins with the thread whose running function has the variable."""
     ready, done = threading.Event(), threading.Event()

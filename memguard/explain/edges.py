@@ -20,7 +20,14 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.explain.frames import read_locals
-from memguard.explain.reading import attributes, is_tensor, isinstance_exact, members, own_dict
+from memguard.explain.reading import (
+    attributes,
+    bound_function,
+    is_tensor,
+    isinstance_exact,
+    members,
+    own_dict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +129,25 @@ def _method(parent: types.MethodType, child: Any) -> Edge | None:
 
 
 def _partial(parent: functools.partial[Any], child: Any) -> Edge | None:
-    function = functools.partial.func.__get__(parent)
-    return Edge("bound", ".func") if child is function else Edge("bound", " bound argument")
+    return (
+        Edge("bound", ".func")
+        if child is bound_function(parent)
+        else Edge("bound", " bound argument")
+    )
 
 
 def argument_name(bound: functools.partial[Any], value: Any) -> str | None:
-    """The parameter to which a partial binds `value`; None when its function does not tell."""
-    function = functools.partial.func.__get__(bound)
-    for name, given in functools.partial.keywords.__get__(bound).items():
-        if given is value and type(name) is str:
-            return name
+    """The parameter to which a partial binds `value`; None when its function does not tell.
+
+    Only a function of Python's has parameters that stand somewhere: not a class, an object that can
+    be called, or what is written in C.
+    """
+    function = bound_function(bound)
     if type(function) is not types.FunctionType:
         return None
+    for name, given in dict.items(functools.partial.keywords.__get__(bound)):
+        if given is value and type(name) is str:
+            return name
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, given in zip(names, functools.partial.args.__get__(bound), strict=False):
         if given is value:

@@ -9,7 +9,7 @@ from typing import Any
 
 from memguard.explain.frames import plain_integers
 from memguard.explain.places import Place
-from memguard.explain.reading import class_qualname, isinstance_exact
+from memguard.explain.reading import bound_function, class_qualname, isinstance_exact
 
 # Classes of functions that Python code can only have handed over as callbacks.
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
@@ -32,7 +32,7 @@ def count(value: Any) -> int | None:
 def function_of(value: Any) -> types.FunctionType | None:
     """The Python function that a hook runs: itself, a method's, or that of a partial."""
     while isinstance_exact(value, functools.partial):
-        value = value.func
+        value = bound_function(value)
     if isinstance_exact(value, types.MethodType):
         value = value.__func__
     return value if isinstance_exact(value, types.FunctionType) else None

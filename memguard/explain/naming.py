@@ -15,6 +15,7 @@ from memguard.explain import edges, hooks
 from memguard.explain.edges import Edge
 from memguard.explain.frames import FrameView
 from memguard.explain.reading import (
+    bound_function,
     class_module,
     class_name,
     class_qualname,
@@ -87,7 +88,7 @@ def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
             return Step(Edge("default", f" default {name}", name), owner, after), index + 2
     if after is not None and isinstance_exact(owner, functools.partial):
         given = edges.argument_name(owner, after)
-        if given is not None and child is not owner.func:
+        if given is not None and child is not bound_function(owner):
             edge = Edge("argument", f" bound argument {given}", given)
             return Step(edge, owner, after), index + 2
     if after is not None and isinstance_exact(owner, threading.local):

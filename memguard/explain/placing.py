@@ -13,6 +13,7 @@ from memguard.explain.frames import is_user_file, plain_integers, qualified_name
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
 from memguard.explain.reading import (
+    bound_function,
     class_module,
     class_name,
     class_qualname,
@@ -234,7 +235,8 @@ def _argument_place(
 ) -> Place:
     """What a `functools.partial` binds: told by the parameter it is bound to."""
     step = steps[at]
-    code = step.owner.func.__code__
+    function = bound_function(step.owner)  # a function of Python's, as its edge was made from it
+    code = function.__code__
     return Place(
         "argument",
         step.edge.name,
@@ -242,10 +244,10 @@ def _argument_place(
         container,
         path,
         file=code.co_filename,
-        function=step.owner.func.__qualname__,
+        function=function.__qualname__,
         first_line=code.co_firstlineno,
-        module=step.owner.func.__module__,
-        numbers=plain_integers(step.owner.func.__globals__),
+        module=function.__module__,
+        numbers=plain_integers(function.__globals__),
     )
 
 

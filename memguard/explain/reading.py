@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -67,6 +68,11 @@ def own_dict(value: Any) -> dict[str, Any] | None:
             found = descriptor.__get__(value)
             return found if isinstance(found, dict) else None
     return None
+
+
+def bound_function(bound: functools.partial[Any]) -> Any:
+    """What a partial calls, read past what a subclass of it defines."""
+    return functools.partial.func.__get__(bound)
 
 
 def slots(value: Any) -> list[tuple[str, Any]]:
