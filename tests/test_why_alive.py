@@ -506,6 +506,33 @@ def test_an_attribute_of_ctx_leads_on_to_the_tensor() -> None:
     assert answer.holders[0].line is not None
 
 
+UNUSUAL: dict[str, Callable[[], Any]] = {
+    "Tensor float32 [2, *]": lambda: torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)]),
+    "NestedTensor float32 [2, j": lambda: torch.nested.as_nested_tensor(
+        [torch.ones(2), torch.ones(3)], layout=torch.jagged
+    ),
+    "Tensor float32 [3, 4]": lambda: torch.ones(3, 4).to_sparse(),
+    "Tensor float32 [4, 4]": lambda: torch.eye(4).to_sparse_csr(),
+    "Tensor float16 [0, 2]": lambda: torch.empty(0, 2, dtype=torch.float16, device="meta"),
+    "UninitializedParameter float32 [": lambda: torch.nn.LazyLinear(2).weight,
+    "Tensor float32 [2, *] MulBackward0": lambda: (
+        torch.nested.as_nested_tensor([torch.ones(2, requires_grad=True), torch.ones(3)]) * 2
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested:UserWarning", "ignore:.*Sparse:UserWarning")
+@pytest.mark.parametrize("told", UNUSUAL)
+def test_a_tensor_of_unusual_layout_is_told(told: str) -> None:
+    """Some have no shape as a whole, and some refuse to be asked for it."""
+    tensors = [UNUSUAL[told]()]
+
+    answer = memguard.why_alive(tensors[0])
+
+    assert answer.kept[0].type.startswith(told)
+    assert answer.holders[0].name == "tensors"
+
+
 def test_a_tensor_nobody_shows_says_where_it_may_be() -> None:
     """Where Python shows no holder of a tensor, C++ is named as the place that cannot be seen."""
     told = str(memguard.why_alive(torch.ones(2)))

@@ -224,6 +224,4 @@ def type_text(value: Any) -> str:
     if not is_tensor(value):
         return class_name(cls)
     with _kinds.without_overrides():
-        dtype = str(value.dtype).removeprefix("torch.")
-        node = f" {value.grad_fn.name()}" if _kinds.is_attached(value) else ""
-        return f"{class_name(cls)} {dtype} {list(value.shape)}{node}"
+        return f"{class_name(cls)} {_kinds.torch_door().type_of(value)}"
