@@ -28,8 +28,9 @@ Context = torch.autograd.function.FunctionCtx
 _tensor_types: dict[int, tuple[type, bool]] = {
     id(cls): (cls, True) for cls in (torch.Tensor, torch.nn.Parameter)
 }
-# A type's own `__mro__`, read past any metaclass that answers differently.
+# A type's own `__mro__` and `__dict__`, read past any metaclass that answers differently.
 _mro = type.__dict__["__mro__"].__get__
+_class_dict = type.__dict__["__dict__"].__get__
 
 
 def _inherits(cls: type, base: type) -> bool:
@@ -64,7 +65,7 @@ def is_context(value: object) -> bool:
 
 def is_node(value: object) -> bool:
     """Whether `value` is an autograd node; built-in and custom ones have no class in common."""
-    return any("next_functions" in cls.__dict__ for cls in _mro(type(value)))
+    return any("next_functions" in _class_dict(cls) for cls in _mro(type(value)))
 
 
 def without_overrides() -> AbstractContextManager[Any]:

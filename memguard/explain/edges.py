@@ -23,10 +23,12 @@ from memguard.explain.frames import read_locals
 from memguard.explain.reading import (
     attributes,
     bound_function,
+    entries,
     is_tensor,
     isinstance_exact,
     members,
     own_dict,
+    text_entry,
 )
 
 
@@ -82,7 +84,7 @@ def _set(parent: Any, child: Any) -> Edge | None:
 
 
 def _mapping(parent: dict[Any, Any], child: Any) -> Edge | None:
-    for key, value in list(dict.items(parent)):
+    for key, value in entries(parent):
         if value is child:
             # Numbers differ from step to step; a word names the entry.
             if type(key) is str:
@@ -114,13 +116,14 @@ def default_name(function: types.FunctionType, value: Any) -> str | None:
     """The parameter whose default `value` is."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
+    given = function.__defaults__
+    defaults = tuple.__getitem__(given, slice(None)) if given is not None else ()
     for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=False):
         if default is value:
-            return name
-    for name, default in (function.__kwdefaults__ or {}).items():
-        if default is value:
-            return name
+            return str(name)
+    for name, default in entries(function.__kwdefaults__):
+        if default is value and type(name) is str:
+            return str(name)
     return None
 
 
@@ -145,9 +148,9 @@ def argument_name(bound: functools.partial[Any], value: Any) -> str | None:
     function = bound_function(bound)
     if type(function) is not types.FunctionType:
         return None
-    for name, given in dict.items(functools.partial.keywords.__get__(bound)):
+    for name, given in entries(functools.partial.keywords.__get__(bound)):
         if given is value and type(name) is str:
-            return name
+            return str(name)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, given in zip(names, functools.partial.args.__get__(bound), strict=False):
         if given is value:
@@ -186,7 +189,7 @@ def _generator(parent: Any, child: Any) -> Edge | None:
 
 
 def _cache(parent: Any, child: Any) -> Edge | None:
-    return Edge("cache", "(...)", getattr(parent, "__name__", "cache"))
+    return Edge("cache", "(...)", text_entry(own_dict(parent), "__name__") or "cache")
 
 
 def _tensor(parent: Any, child: Any) -> Edge | None:
@@ -311,7 +314,8 @@ def size_limit(value: Any) -> int | None:
     if isinstance_exact(value, collections.deque):
         limit = collections.deque.maxlen.__get__(value)
         return int(limit) if limit is not None else None
-    if isinstance_exact(value, _LRU_CACHE):
-        parameters: Mapping[str, int | None] = value.cache_parameters()
+    if type(value) is _LRU_CACHE:
+        cache: Any = value
+        parameters: Mapping[str, int | None] = cache.cache_parameters()
         return parameters["maxsize"]
     return None

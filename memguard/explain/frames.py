@@ -12,6 +12,7 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.explain.places import Spot
+from memguard.explain.reading import entries, isinstance_exact
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH_FOLDER = _kinds.torch_folder()
@@ -214,10 +215,13 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
     debugger) has hold of it. From 3.13 on it is a view.
     """
     values = frame.f_locals
+    code = frame.f_code
+    if not code.co_flags & _OPTIMIZED:
+        # Whatever the body of a class, or `exec`, was given to put its variables into.
+        return dict(entries(values)) if isinstance_exact(values, dict) else {}
     copy = dict(values)
     # References here: the frame's, ours, and the argument of getrefcount.
-    code = frame.f_code
-    if sys.version_info < (3, 13) and code.co_flags & _OPTIMIZED:
+    if sys.version_info < (3, 13):
         if sys.getrefcount(values) <= 3:
             # Only the function's own names: what `exec` has added to them is found nowhere else.
             for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -225,10 +229,10 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
     return copy
 
 
-def plain_integers(values: dict[str, Any]) -> dict[str, int]:
+def plain_integers(values: dict[str, Any] | None) -> dict[str, int]:
     """The entries that are exactly integers, dunder names left out."""
     return {
         name: value
-        for name, value in list(values.items())
+        for name, value in entries(values)
         if type(value) is int and type(name) is str and not name.startswith("__")
     }

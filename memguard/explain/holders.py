@@ -12,7 +12,7 @@ from memguard.explain.edges import Edge
 from memguard.explain.frames import Frames
 from memguard.explain.naming import Step
 from memguard.explain.places import Place, Spot, Statement
-from memguard.explain.reading import class_qualname
+from memguard.explain.reading import class_name, class_qualname
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 from memguard.explain.through_torch import carriers_of, live_tensors, may_be_hidden
@@ -314,7 +314,7 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     if place is not None and statement is not None and position == len(steps) - 1:
         # The object itself under a name: what sets the name is meant, not what the object gathers.
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
-    kind = type(steps[position].value).__name__
+    kind = class_name(type(steps[position].value))
     last = steps[-1]
     owner = class_qualname(type(last.owner)) if last.edge.kind in _ATTRIBUTES else ""
     spelled = _expression(steps) if owner else ""

@@ -19,9 +19,12 @@ from memguard.explain.reading import (
     class_module,
     class_name,
     class_qualname,
+    entries,
+    function_module,
     is_tensor,
     isinstance_exact,
     own_dict,
+    text_entry,
 )
 from memguard.explain.search import Search
 
@@ -132,7 +135,7 @@ def _thread_local(path: Sequence[Any], index: int) -> tuple[Step, int]:
 
 
 def _module_dict_name(owner: Any, child: Any) -> str:
-    return next((name for name, value in (own_dict(owner) or {}).items() if value is child), "")
+    return next((name for name, value in entries(own_dict(owner)) if value is child), "")
 
 
 def _is_ctx(value: Any) -> bool:
@@ -191,7 +194,8 @@ def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for step in steps:
         if step.edge.kind in ("local", "built"):
-            found[_named(search.frames.views[int(step.owner)].frame.f_globals)] = None
+            variables = search.frames.views[int(step.owner)].frame.f_globals
+            found[text_entry(variables, "__name__")] = None
         elif isinstance_exact(step.owner, str):
             found[step.owner] = None
         else:
@@ -206,16 +210,12 @@ def _module_of(value: Any) -> str:
     """Module of a class or function, else of the object's class."""
     if isinstance_exact(value, type):
         return class_module(value)
-    if isinstance_exact(value, (types.FunctionType, types.MethodType)):
-        return str(value.__module__)
+    function = value.__func__ if type(value) is types.MethodType else value
+    if type(function) is types.FunctionType:
+        return function_module(function)
     # A cached function has its own module among its attributes, its class has functools'.
-    named = _named(own_dict(value) or {}, "__module__")
-    return named or ("" if is_tensor(value) else class_module(type(value)))
-
-
-def _named(variables: dict[str, Any], key: str = "__name__") -> str:
-    name = variables.get(key)
-    return name if type(name) is str else ""
+    named = text_entry(own_dict(function), "__module__")
+    return named or ("" if is_tensor(function) else class_module(type(function)))
 
 
 def type_text(value: Any) -> str:

@@ -13,7 +13,14 @@ from memguard.explain import building
 from memguard.explain.building import Built
 from memguard.explain.descent import Descent
 from memguard.explain.frames import Frames, is_own_file, is_user_file
-from memguard.explain.reading import class_module, is_tensor, isinstance_exact, own_dict
+from memguard.explain.reading import (
+    class_module,
+    entries,
+    is_tensor,
+    isinstance_exact,
+    own_dict,
+    text_entry,
+)
 from memguard.explain.unseen import references
 
 # A chain a user can follow is shorter than this; a linked list of graphs is cut here.
@@ -213,12 +220,12 @@ class Search:
         """What the variables of the user's frames and modules hold."""
         for view in self.frames.views:
             if view.user and view.is_module_level:
-                yield from list(view.frame.f_globals.values())
+                yield from (value for _, value in entries(view.frame.f_globals))
         yield from self.frames.user_values()
         for name, module in list(sys.modules.items()):
             values = own_dict(module) if isinstance_exact(module, types.ModuleType) else None
             if values is not None and is_user_module(name, values):
-                yield from list(values.values())
+                yield from (value for _, value in entries(values))
 
     def is_user_module(self, name: str) -> bool:
         """Whether the module of that name is the user's code."""
@@ -291,11 +298,9 @@ def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
         values = own_dict(module) if module is not None else None
     if values is None:
         return False
-    file = values.get("__file__")
-    if not isinstance(file, str):
-        # A notebook's or an interactive session's __main__ has no file.
-        return name == "__main__"
-    return is_user_file(file)
+    file = text_entry(values, "__file__")
+    # A notebook's or an interactive session's __main__ has no file.
+    return is_user_file(file) if file else name == "__main__"
 
 
 def _module_dicts(frames: Frames) -> dict[int, str]:
@@ -307,5 +312,5 @@ def _module_dicts(frames: Frames) -> dict[int, str]:
                 names.setdefault(id(values), name)
     for view in frames.views:
         variables = view.frame.f_globals
-        names.setdefault(id(variables), str(variables.get("__name__", "__main__")))
+        names.setdefault(id(variables), text_entry(variables, "__name__") or "__main__")
     return names
