@@ -83,7 +83,7 @@ def why_alive(obj: object, limit: int = 3) -> WhyAlive:
         obj: any object; of a class, its living instances (subclasses' too) are asked about. The
             variable that you hand over is a holder like any other, and told after the others.
         limit: most chains told in full: to the object, or, for a class, one to each of so many
-            instances, from the oldest to the newest.
+            instances, roughly from the oldest to the newest.
 
     Returns:
         An answer that prints as text and has the records in `kept` and `holders`. It keeps nothing

@@ -385,8 +385,12 @@ def test_a_root_that_is_far_is_found_all_the_same() -> None:
 # --- classes ---
 
 
-def test_of_a_class_some_instances_are_told() -> None:
-    """As many as the limit says, evenly from the oldest to the newest, subclasses included."""
+@pytest.mark.parametrize("generation", [None, 0, 1, 2])
+def test_of_a_class_some_instances_are_told(generation: int | None) -> None:
+    """As many as the limit says, evenly, subclasses included; roughly the oldest come first.
+
+    Whether or not the collector has run in between.
+    """
 
     class Kind:
         pass
@@ -394,8 +398,15 @@ def test_of_a_class_some_instances_are_told() -> None:
     class Special(Kind):
         pass
 
+    def collect() -> None:
+        if generation is not None:
+            gc.collect(generation)
+
+    gc.collect()
     first = [Kind()]
+    collect()
     middle = [Kind() for _ in range(9)]
+    collect()
     last = [Special()]
 
     answer = memguard.why_alive(Kind, limit=3)
@@ -404,7 +415,8 @@ def test_of_a_class_some_instances_are_told() -> None:
     assert [one.type for one in answer.kept] == ["Kind", "Kind", "Special"]
     assert [holder.name for holder in answer.holders] == ["first", "middle", "last"]
     assert str(answer).startswith(
-        f"memguard: 11 living instances of {Kind.__qualname__}; 3 of them, from oldest to newest"
+        f"memguard: 11 living instances of {Kind.__qualname__}; 3 of them, "
+        "roughly from oldest to newest"
     )
     del first, middle, last
 
@@ -451,6 +463,24 @@ def test_a_graph_that_saves_a_tensor_is_named() -> None:
     assert answer.holders[0].chain[-1] == (
         ".grad_fn … PowBackward0 saves: Tensor float32 [3] MulBackward0"
     )
+
+
+def test_a_large_graph_of_before_hides_no_newer_holder() -> None:
+    """The newest graphs are looked through first, and it is said when the nodes ran out."""
+    weight = torch.ones(4, requires_grad=True)
+    large = torch.ones(4, requires_grad=True)
+    for _ in range(1500):
+        large = large * 1.0
+    gc.collect()
+    hidden = torch.ones(4)
+    loss = (weight * hidden).sum()
+    (kept,) = memguard.why_alive(hidden).kept
+
+    assert [holder.name for holder in kept.holders] == ["loss", "hidden"]
+    assert not kept.complete
+    assert "the search ended at its budget" in str(memguard.why_alive(hidden))
+    assert loss is not None
+    assert large is not None
 
 
 def test_a_node_is_found_in_its_graph() -> None:

@@ -140,7 +140,8 @@ def holders_of(
     others = max(0, len(direct) - MAX_DIRECT)
     direct.sort(key=lambda item: not search.is_root(item))
     del direct[MAX_DIRECT:]
-    carriers = carriers_of([target], tensors) if hidden else []
+    carriers, complete = carriers_of([target], tensors) if hidden else ([], True)
+    search.complete = search.complete and complete
     tensors.clear()
     starts = list({id(item): item for item in (*direct, *(c.tensor for c in carriers))}.values())
     search.run(starts)
@@ -251,7 +252,9 @@ def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
     first = searches[0]
     path = paths.path_to_root(first, id(holder))
     tensors = live_tensors()
-    carriers = carriers_of([path[0]], tensors)[:1]
+    carriers, complete = carriers_of([path[0]], tensors)
+    first.complete = first.complete and complete
+    del carriers[1:]
     tensors.clear()
     steps = naming.readable([*path, target], first)
     search = _Upward(first.frames, [carriers])
