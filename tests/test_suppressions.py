@@ -310,6 +310,34 @@ def test_a_reason_can_stand_behind_a_pattern_anywhere() -> None:
     assert (pattern, pattern.reason) == ("holder:losses", "plotted at the end")
 
 
+def test_commas_part_only_what_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list says by itself where its patterns end; each piece of a text may be a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "known.txt").write_text("holder:x\n")
+    (tmp_path / "a,b.txt").write_text("holder:y\n")
+
+    assert read(ignore=["file:*/a,b/*"]) == ("file:*/a,b/*",)
+    assert read(ignore="kind:graph, holder:z") == ("kind:graph", "holder:z")
+    for given in ("kind:graph,known.txt", "known.txt , kind:graph"):
+        assert set(read(ignore=given)) == {"kind:graph", "holder:x"}
+    assert Settings.read({}, {"MEMGUARD_IGNORE": "kind:graph,known.txt"}).ignore[1:] == (
+        "holder:x",
+    )
+    assert read(ignore=["known.txt", "a,b.txt"]) == ("holder:x", "holder:y")
+    assert read(ignore="a,b.txt") == ("holder:y",)
+
+
+@pytest.mark.parametrize("text", ["kind:graph&holder:total_loss", "kind:graph &holder:total_loss"])
+def test_an_and_needs_no_blanks_before_a_field(text: str) -> None:
+    """It cannot mean anything else; in the name of a file it stands for itself."""
+    [pattern] = read(ignore=text)
+
+    assert is_ignored(WITH_MODULES, pattern)
+    assert not is_ignored(WITH_MODULES, "kind:graph&holder:other")
+    place = dataclasses.replace(FINDING.holders[0], file="/job/r&d/a.py")
+    assert is_ignored(dataclasses.replace(FINDING, holders=(place,)), "file:*/r&d/*")
+
+
 def test_patterns_stay_what_they_are_when_copied() -> None:
     """Settings are pickled for workers, and may be read from settings again."""
     pattern = Pattern("holder:losses", "plotted", "known.txt:3")
@@ -330,6 +358,12 @@ def test_patterns_stay_what_they_are_when_copied() -> None:
             "'hodler' is no field, known are fingerprint, kind, holder, file, module",
         ),
         ("missing.txt", "there is no such file"),
+        ("kind:graph,missing.txt", "there is no such file"),
+        ("holder:", "'holder:' has an empty part, which matches nothing"),
+        ("kind:graph & ", "has an empty part"),
+        ("kind:graph & holder:", "has an empty part"),
+        (["& kind:graph"], "has an empty part"),
+        ("empty.txt", "'file:' in empty.txt:1 has an empty part"),
         (Path("missing"), "it cannot be read"),
         ("wrong.txt", "'colour' in wrong.txt:2 is no field"),
     ],
@@ -339,6 +373,7 @@ def test_a_wrong_pattern_is_one_clear_error(
 ) -> None:
     """A slip of the pen would otherwise suppress nothing, or a whole list would be missing."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("file:\n")
     (tmp_path / "wrong.txt").write_text("kind:graph\ncolour:red\n")
 
     with pytest.raises(SettingsError) as caught:
