@@ -534,6 +534,16 @@ def test_the_users_own_bug_is_not_the_librarys(
     assert sorted_.severity == "leak"
 
 
+def test_graphs_kept_in_a_metric_are_the_users(versions: dict[str, str]) -> None:
+    """Attached losses in a metric's list are mended with detach(), not by resetting the metric."""
+    versions["torchmetrics"] = "1.8.2"
+
+    told = Triage(()).sort(dataclasses.replace(metric_finding(), kind="graph"))
+
+    assert told is not None
+    assert (told.severity, told.known) == ("leak", None)
+
+
 def test_a_librarys_retention_hides_no_bug_beside_it(versions: dict[str, str]) -> None:
     """A holder of the user's is told as theirs, whichever of the two comes first."""
     versions["torchmetrics"] = "1.8.2"
