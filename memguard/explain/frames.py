@@ -61,13 +61,15 @@ class FrameView:
 
     Attributes:
         frame: the frame itself; dropped by `Frames.release`.
-        thread: name of its thread.
+        thread: name of its thread, which several may have.
         user: whether its code is the user's.
+        ident: the thread's identity.
     """
 
     frame: FrameType
     thread: str
     user: bool
+    ident: int = 0
 
     @property
     def is_module_level(self) -> bool:
@@ -110,17 +112,17 @@ class Frames:
         snapshot = sys._current_frames()
         # The thread whose step ended first: its variables are the likeliest to be meant.
         for ident in sorted(snapshot, key=lambda key: key != current):
-            self._add_thread(snapshot[ident], names.get(ident, f"thread {ident}"))
+            self._add_thread(snapshot[ident], names.get(ident, f"thread {ident}"), ident)
         snapshot.clear()
         return self
 
-    def _add_thread(self, frame: FrameType | None, thread: str) -> None:
+    def _add_thread(self, frame: FrameType | None, thread: str, ident: int) -> None:
         while frame is not None:
             name = frame.f_code.co_filename
             if is_own_file(name):
                 self.own_ids.add(id(frame))
             else:
-                self._add(FrameView(frame, thread, is_user_file(name)))
+                self._add(FrameView(frame, thread, is_user_file(name), ident))
             frame = frame.f_back
 
     def _add(self, view: FrameView) -> None:
@@ -184,8 +186,8 @@ class Frames:
 
     def stack(self) -> list[Spot]:
         """The user's frames of the current thread, innermost first."""
-        name = threading.current_thread().name
-        mine = [view for view in self.views if view.thread == name]
+        ident = threading.get_ident()
+        mine = [view for view in self.views if view.ident == ident]
         user = [view.spot() for view in mine if view.user]
         if user:
             return user

@@ -182,11 +182,11 @@ def _counted(step: Step, kind: str) -> str:
     return kind if count is None else f"{kind} of {count}"
 
 
-def thread_of(root: Step, search: Search) -> str | None:
-    """Name of the thread in whose frame the root is; None when it is no local variable."""
+def thread_of(root: Step, search: Search) -> int | None:
+    """Identity of the thread in whose frame the root is; None when it is no local variable."""
     if root.edge.kind not in ("local", "built"):
         return None
-    return search.frames.views[int(root.owner)].thread
+    return search.frames.views[int(root.owner)].ident
 
 
 def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
