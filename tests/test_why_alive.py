@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -434,6 +435,30 @@ def test_instances_with_one_chain_are_told_once() -> None:
     assert told.count("things (list), local of") == 1
     assert told.count("by the same as 1") == 2
     assert things
+
+
+@pytest.mark.parametrize("cls", [list, tuple, dict, set, type, types.FunctionType])
+def test_of_builtin_classes_memguards_own_are_left_out(cls: type) -> None:
+    """Neither what it has made for the question nor what it consists of."""
+    answer = memguard.why_alive(cls, limit=3)
+
+    assert answer.living
+    lines = [line for holder in answer.holders for line in holder.chain]
+    assert not [line for line in lines if line.startswith("module memguard")]
+    assert "_of_class" not in str(answer)
+
+
+def test_a_reference_without_a_name_is_told_as_one() -> None:
+    """A class has its bases in a tuple, under no name that anybody would write."""
+
+    class Kind(Thing):
+        pass
+
+    answer = memguard.why_alive(type.__dict__["__bases__"].__get__(Kind))
+
+    lasts = {chain[-1] for chain in [*answer.kept[0].cycles, *(h.chain for h in answer.holders)]}
+    assert "→: tuple" in lasts
+    assert not [line for line in lasts if line.startswith(":")]
 
 
 def test_a_class_without_instances_says_so() -> None:

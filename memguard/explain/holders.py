@@ -319,7 +319,8 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
     kind = class_name(type(steps[position].value))
     last = steps[-1]
-    owner = class_qualname(type(last.owner)) if last.edge.kind in _ATTRIBUTES else ""
+    is_attribute = last.edge.kind in _ATTRIBUTES and last.edge.name
+    owner = class_qualname(type(last.owner)) if is_attribute else ""
     spelled = _expression(steps) if owner else ""
     return Holding(
         chain, place, statement, kind, spelled, owner, line.direct, line.rooted, line.cycle

@@ -142,6 +142,10 @@ def _is_ctx(value: Any) -> bool:
     return _kinds.is_context(value)
 
 
+# What is left of a reference's text where its name is missing.
+_NAMELESS = frozenset(("", ".", "closes over", "default"))
+
+
 def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     """The chain, root first, one reference a line."""
     lines: list[str] = []
@@ -166,7 +170,10 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     else:
         lines.append(f"no root: {kind}")
     for step in steps[1:]:
-        lines.append(f"{step.edge.text.strip()}: {_counted(step, type_text(step.value))}")
+        text = step.edge.text.strip()
+        # What only the interpreter knows (a class's tuple of bases) has no name to write.
+        text = "→" if not step.edge.name and text in _NAMELESS else text
+        lines.append(f"{text}: {_counted(step, type_text(step.value))}")
     return tuple(lines)
 
 

@@ -66,7 +66,7 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
     library's; one that the user has set on a library's object is the user's.
     """
     step = steps[at]
-    if step.edge.kind not in _MAKERS or (step.edge.kind == "frame" and not step.edge.name):
+    if step.edge.kind not in _MAKERS or (step.edge.kind in _BY_NAME and not step.edge.name):
         return False
     if step.edge.kind != "attribute" or at == 0:
         return True
@@ -324,6 +324,10 @@ _MAKERS = {
     "cache": _cache_place,
     "ctx": _ctx_place,
 }
+
+
+# Kinds that are nothing to a user without a name: a class's tuple of bases, an instance's dict.
+_BY_NAME = ("frame", "attribute", "buffer", "class", "closure", "default")
 
 
 def class_file(cls: type) -> str | None:

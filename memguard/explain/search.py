@@ -56,6 +56,7 @@ class Search:
         self._own = {id(item) for item in own} | frames.own_ids
         self._own |= {id(part) for part in (self.objects, self.parents, self.level, self.below)}
         self._modules = _module_dicts(frames)
+        self._own |= {key for key, name in self._modules.items() if _is_memguards(name)}
         self._descent: Descent | None = None
 
     def run(self, targets: Sequence[Any]) -> None:
@@ -202,7 +203,7 @@ class Search:
     def _is_ours(referrer: Any) -> bool:
         if type(referrer) is types.FrameType:
             return is_own_file(referrer.f_code.co_filename)
-        return class_module(type(referrer)).partition(".")[0] == "memguard"
+        return _is_memguards(class_module(type(referrer)))
 
     def is_root(self, item: Any) -> bool:
         """Whether the search ends here: a module's variables, a class, a running frame's local."""
@@ -289,6 +290,10 @@ class Search:
             table.clear()
         if self._descent is not None:
             self._descent.release()
+
+
+def _is_memguards(module: str) -> bool:
+    return module.partition(".")[0] == "memguard"
 
 
 def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
