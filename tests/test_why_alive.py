@@ -19,6 +19,8 @@ import torch
 from conftest import Python
 
 import memguard
+from memguard.explain import holders
+from memguard.explain.search import Search
 from memguard.records import Holder
 
 
@@ -338,6 +340,39 @@ def test_a_crowd_of_references_is_counted() -> None:
     assert answer.holders[0].name == "crowd"
     assert answer.kept[0].others > 99_000
     assert crowd
+
+
+def test_of_a_crowd_only_some_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that know their parent are a crowd; the variable that stands in it is not lost."""
+    parent: Any = Thing()
+    parent.children = []
+    for _ in range(30_000):
+        child: Any = Thing()
+        child.parent = parent
+        parent.children.append(child)
+    del child
+    globals()["crowded"] = parent
+    looked: list[int] = []
+    real = Search.is_root
+
+    def counted(search: Any, item: Any) -> bool:
+        looked.append(id(item))
+        return real(search, item)
+
+    monkeypatch.setattr(Search, "is_root", counted)
+    monkeypatch.setattr(holders, "MAX_REFERRERS", 100)
+    monkeypatch.setattr(holders, "MAX_BELOW", 100)
+    boxes = [parent]
+    del parent
+    try:
+        (kept,) = memguard.why_alive(boxes[0]).kept
+    finally:
+        del globals()["crowded"]
+
+    assert kept.holders[0].name == "crowded"
+    assert kept.others > 29_000
+    # The search itself has a budget of its own, in objects and in seconds.
+    assert len(looked) < 25_000
 
 
 def test_a_near_root_costs_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:

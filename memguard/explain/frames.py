@@ -150,6 +150,10 @@ class Frames:
         view = self.views[index]
         return not view.user, view.borrows(name), index, name
 
+    def identities(self) -> set[int]:
+        """Identities of what any variable holds."""
+        return set(self._by_value)
+
     def owned(self, value: object) -> bool:
         """Whether a variable of the user's that is no parameter holds `value`."""
         return any(

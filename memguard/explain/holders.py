@@ -20,6 +20,8 @@ from memguard.explain.unseen import references
 
 # Direct referrers that are followed up; of more it is only said how many there are.
 MAX_DIRECT = 32
+# Direct referrers that are looked at one by one, to choose those.
+MAX_REFERRERS = 4_000
 # Objects of one level that are followed: a heap pass compares every reference with each of them.
 MAX_WIDTH = 32
 # Objects looked at below the object itself, to tell its own parts from its holders.
@@ -106,16 +108,30 @@ class _Upward(Search):
         still.clear()
         return following
 
-    def direct(self, target: Any) -> list[Any]:
-        """The objects that refer to `target`, which the search will not go through."""
+    def direct(self, target: Any) -> tuple[list[Any], int]:
+        """The objects that refer to `target`, and how many more there are.
+
+        Roots are always among them, however large the crowd that they stand in.
+        """
         self._own.add(id(target))
         # Up to Python 3.10 running frames are referrers; their variables are told as such.
         self._own |= {id(view.frame) for view in self.frames.views}
         found = gc.get_referrers(target)
-        kept = [item for item in found if id(item) not in self._own and not self._is_ours(item)]
-        self._own |= {id(found), id(kept)}
+        roots = self._modules.keys() | self.frames.identities()
+        first = [item for item in found if id(item) in roots or type(item) is type]
+        kept: list[Any] = []
+        self._own |= {id(found), id(first), id(kept)}
+        looked: set[int] = set()
+        for item in (*first, *found[:MAX_REFERRERS]):
+            if id(item) in looked:
+                continue
+            looked.add(id(item))
+            if id(item) not in self._own and not self._is_ours(item):
+                kept.append(item)
+        others = len(found) - len(looked)
         found.clear()
-        return kept
+        first.clear()
+        return kept, others
 
 
 def holders_of(
@@ -134,10 +150,10 @@ def holders_of(
     """
     search = _Upward(frames, own)
     hidden = may_be_hidden(target)
-    direct = search.direct(target)
+    direct, others = search.direct(target)
     tensors = live_tensors() if hidden else []
     direct += _unseen_holders(target, search, direct, tensors)
-    others = max(0, len(direct) - MAX_DIRECT)
+    others += max(0, len(direct) - MAX_DIRECT)
     direct.sort(key=lambda item: not search.is_root(item))
     del direct[MAX_DIRECT:]
     carriers, complete = carriers_of([target], tensors) if hidden else ([], True)
@@ -205,13 +221,17 @@ def _own_parts(target: Any, search: Search, direct: list[Any]) -> dict[int, list
     came_from: dict[int, tuple[Any, int]] = {id(target): (target, 0)}
     frontier, looked = [target], 0
     found: dict[int, list[Any]] = {}
-    while frontier and len(found) < len(wanted) and looked < MAX_BELOW:
+    while frontier and len(found) < len(wanted):
         following: list[Any] = []
         for item in frontier:
-            for child in gc.get_referents(item):
+            below = gc.get_referents(item)
+            # Those that are looked for are met in any crowd; of the others some must do.
+            met = [child for child in below if id(child) in wanted]
+            del below[max(0, MAX_BELOW - looked) :]
+            looked += len(below)
+            for child in (*met, *below):
                 if id(child) in came_from or search.is_root(child) or not gc.is_tracked(child):
                     continue
-                looked += 1
                 came_from[id(child)] = child, id(item)
                 following.append(child)
                 if id(child) in wanted:

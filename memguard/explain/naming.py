@@ -170,11 +170,17 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     else:
         lines.append(f"no root: {kind}")
     for step in steps[1:]:
-        text = step.edge.text.strip()
-        # What only the interpreter knows (a class's tuple of bases) has no name to write.
-        text = "→" if not step.edge.name and text in _NAMELESS else text
-        lines.append(f"{text}: {_counted(step, type_text(step.value))}")
+        lines.append(f"{reference_text(step.edge)}: {_counted(step, type_text(step.value))}")
     return tuple(lines)
+
+
+def reference_text(edge: Edge) -> str:
+    """The reference as a chain shows it.
+
+    What only the interpreter knows (a class's tuple of bases) has no name to write.
+    """
+    text = edge.text.strip()
+    return "→" if not edge.name and text in _NAMELESS else text
 
 
 def _frame_lines(view: FrameView) -> tuple[str, str]:
