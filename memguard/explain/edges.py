@@ -37,8 +37,11 @@ class Edge:
     """One reference.
 
     Attributes:
-        kind: `item`, `key`, `attribute`, `buffer`, `hook`, `cell`, `default`, `argument`,
-            `closure`, `class`, `global`, `bound`, `cache`, `frame`, `grad`, `built`, `internal`.
+        kind: what sort of reference. Of Python's own: `item`, `key`, `attribute`, `class`, `cell`,
+            `closure`, `default`, `argument`, `bound`, `cache`, `frame`, `error` (a traceback or
+            what it was raised from), `value` (of a context variable), `yielded`. Of torch's:
+            `buffer`, `hook`, `grad`, `base`, `ctx`, `graph`. Where a chain begins: `local`,
+            `global`, `type`, `built`, `unrooted`, `itself`. `internal` where it cannot be told.
         text: as Python: `.history`, `['loss']`, `[...]`.
         name: the bare attribute, variable or key.
     """
