@@ -28,8 +28,9 @@ Context = torch.autograd.function.FunctionCtx
 _tensor_types: dict[int, tuple[type, bool]] = {
     id(cls): (cls, True) for cls in (torch.Tensor, torch.nn.Parameter)
 }
-# A type's own `__mro__`, read past any metaclass that answers differently.
+# A type's own `__mro__` and `__dict__`, read past any metaclass that answers differently.
 _mro = type.__dict__["__mro__"].__get__
+_class_dict = type.__dict__["__dict__"].__get__
 
 
 def _inherits(cls: type, base: type) -> bool:
@@ -64,7 +65,7 @@ def is_context(value: object) -> bool:
 
 def is_node(value: object) -> bool:
     """Whether `value` is an autograd node; built-in and custom ones have no class in common."""
-    return any("next_functions" in cls.__dict__ for cls in _mro(type(value)))
+    return any("next_functions" in _class_dict(cls) for cls in _mro(type(value)))
 
 
 def without_overrides() -> AbstractContextManager[Any]:
@@ -101,8 +102,32 @@ def is_number(value: object) -> bool | None:
     """Whether a tensor is a single number; None for what is no tensor."""
     if not is_tensor_type(type(value)):
         return None
-    with without_overrides():
-        return cast("torch.Tensor", value).numel() == 1
+    try:
+        with without_overrides():
+            return torch.Tensor.numel(cast("torch.Tensor", value)) == 1
+    except RuntimeError:  # kinds of tensors that do not tell
+        return None
+
+
+def type_of(tensor: torch.Tensor) -> str:
+    """The tensor's type, sizes and node as a chain shows them: `float32 [16, 96] AddBackward0`.
+
+    Read past what subclasses define: an uninitialized parameter raises when asked for its shape.
+    """
+    own: Any = torch.Tensor
+    dtype = str(own.dtype.__get__(tensor)).removeprefix("torch.")
+    node = node_of(tensor) if is_attached(tensor) else None
+    name = f" {node.name()}" if node is not None else ""
+    return f"{dtype} [{', '.join(_sizes(tensor))}]{name}"
+
+
+def _sizes(tensor: torch.Tensor) -> Iterator[str]:
+    """The size of each dimension; `*` where it differs within a nested tensor."""
+    for index in range(torch.Tensor.dim(tensor)):
+        try:
+            yield str(torch.Tensor.size(tensor, index))
+        except RuntimeError:  # nested tensors of strided layout have none as a whole
+            yield "*"
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:

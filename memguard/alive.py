@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, cast
 
 from memguard import _kinds
 from memguard._heap import family, objects_of
@@ -13,6 +15,7 @@ from memguard.errors import UsageError
 from memguard.explain.frames import Frames
 from memguard.explain.holders import Held, Holding, holders_of
 from memguard.explain.places import Place, Spot
+from memguard.explain.reading import class_module, function_module, isinstance_exact
 from memguard.explain.wording import name_of, where_of
 from memguard.records import CodeLine, Holder, Kept
 from memguard.report import chains, picture
@@ -83,7 +86,7 @@ def why_alive(obj: object, limit: int = 3) -> WhyAlive:
         obj: any object; of a class, its living instances (subclasses' too) are asked about. The
             variable that you hand over is a holder like any other, and told after the others.
         limit: most chains told in full: to the object, or, for a class, one to each of so many
-            instances, from the oldest to the newest.
+            instances, roughly from the oldest to the newest.
 
     Returns:
         An answer that prints as text and has the records in `kept` and `holders`. It keeps nothing
@@ -134,6 +137,8 @@ def _of_class(cls: Any, most: int) -> WhyAlive:
             "cannot be found; accepted: a class whose instances refer to others, or one object"
         )
     living = objects_of(family(cls))
+    own = _own_objects() | {id(living)}
+    living[:] = [item for item in living if id(item) not in own]
     count = len(living)
     try:
         with Frames() as frames, _kinds.without_overrides():
@@ -142,6 +147,25 @@ def _of_class(cls: Any, most: int) -> WhyAlive:
     finally:
         living.clear()
     return WhyAlive(clean(name), kept, count)
+
+
+def _own_objects() -> set[int]:
+    """What memguard is made of: its modules' variables, their containers, classes and functions."""
+    own: set[int] = set()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "memguard" and type(module) is ModuleType:
+            variables = vars(module)
+            own.add(id(variables))
+            own |= {id(value) for key, value in variables.items() if _is_own(key, value)}
+    return own
+
+
+def _is_own(name: str, value: object) -> bool:
+    if isinstance_exact(value, type):
+        return class_module(cast("type", value)).partition(".")[0] == "memguard"
+    if type(value) is FunctionType:
+        return function_module(value).partition(".")[0] == "memguard"
+    return not name.startswith("__") and type(value) in (list, dict, tuple, set, frozenset)
 
 
 def _instance(living: list[Any], at: int, frames: Frames, stack: list[Spot]) -> Kept:

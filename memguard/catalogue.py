@@ -12,7 +12,7 @@ import importlib.metadata
 import re
 from dataclasses import dataclass
 
-from memguard.records import Finding, Holder, Retention
+from memguard.records import Holder, Kind, Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Entry:
         why: what the library keeps, and until when.
         remedy: what a user can do.
         link: the public issue about it.
+        kind: kind of finding that it is; None where it may be any. What keeps graphs because the
+            user handed over attached tensors is mended with detach(), not by the library.
     """
 
     library: str
@@ -36,6 +38,7 @@ class Entry:
     why: str
     remedy: str
     link: str
+    kind: Kind | None = None
 
 
 ENTRIES = (
@@ -48,6 +51,7 @@ ENTRIES = (
         "predictions and targets of each update until reset()",
         remedy="call reset() at the end of each epoch, or give thresholds= so that counts are kept",
         link="https://github.com/Lightning-AI/torchmetrics/issues/3294",
+        kind="tensor",
     ),
     Entry(
         library="transformers",
@@ -72,13 +76,10 @@ ENTRIES = (
 )
 
 
-def known_retention(finding: Finding) -> Retention | None:
-    """The catalogue's entry for the finding's first holder; None when it is not known."""
-    if not finding.holders:
-        return None
-    first = finding.holders[0]
+def known_retention(kind: Kind, holder: Holder) -> Retention | None:
+    """The catalogue's entry for a holder of a finding of that kind; None when it is not known."""
     for entry in ENTRIES:
-        if _is_on_chain(entry, first):
+        if entry.kind in (None, kind) and _is_on_chain(entry, holder):
             version = _version(entry.library)
             if version is not None and _is_affected(entry, version):
                 return Retention(entry.library, version, entry.why, entry.remedy, entry.link)

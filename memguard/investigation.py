@@ -297,7 +297,7 @@ def _is_elsewhere(located: Located | None) -> bool:
     """Whether a function that runs in another thread holds it."""
     if located is None or located.thread is None:
         return False
-    return located.thread != threading.current_thread().name
+    return located.thread != threading.get_ident()
 
 
 def _storage_bytes() -> int:

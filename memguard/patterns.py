@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 FIELDS = ("fingerprint", "kind", "holder", "file", "module")
 
 _FIELD = re.compile(r"([A-Za-z]{2,}):(.*)", re.DOTALL)
+# With blanks around it, or before a field: a file's name may have an `&` of its own.
+_JOINED = re.compile(rf"\s+&(?:\s+|$)|^&\s+|\s*&\s*(?=(?:{'|'.join(FIELDS)}):)")
 _REASON = re.compile(r"(?:^|\s)#\s*(.*)", re.DOTALL)
 
 
@@ -54,22 +56,19 @@ def parts_of(text: str) -> list[tuple[str, str]]:
     """(field, glob) of each part of a pattern; the field is empty where any may match.
 
     Raises:
-        UnknownField: a part begins with a word and a colon, and the word is no field.
+        ValueError: a part begins with a word and a colon, and the word is no field; or nothing
+            follows the colon or stands beside an `&`, so that it could never match.
     """
     parts = []
-    for part in re.split(r"\s+&\s+", text):
-        match = _FIELD.fullmatch(part)
-        if match is None:
-            parts.append(("", part))
-        elif match[1] in FIELDS:
-            parts.append((match[1], match[2].strip()))
-        else:
-            raise UnknownField(match[1])
+    for part in _JOINED.split(text):
+        match = _FIELD.fullmatch(part.strip())
+        field, glob = (match[1], match[2].strip()) if match is not None else ("", part.strip())
+        if field and field not in FIELDS:
+            raise ValueError(f"{field!r}{{}} is no field, known are {', '.join(FIELDS)}")
+        if not glob:
+            raise ValueError(f"{text.strip()!r}{{}} has an empty part, which matches nothing")
+        parts.append((field, glob))
     return parts
-
-
-class UnknownField(ValueError):
-    """A pattern names a field that findings do not have; carries the field's name."""
 
 
 def read_line(line: str) -> tuple[str, str]:
@@ -109,12 +108,11 @@ def checked(pattern: Pattern) -> Pattern:
     """The pattern, when it can be read.
 
     Raises:
-        ValueError: it names an unknown field; the message says where, and which there are.
+        ValueError: it names an unknown field or has an empty part; the message says where.
     """
     try:
         parts_of(pattern)
-    except UnknownField as error:
+    except ValueError as error:
         place = f" in {pattern.where}" if pattern.where else ""
-        known = ", ".join(FIELDS)
-        raise ValueError(f"{str(error)!r}{place} is no field, known are {known}") from None
+        raise ValueError(str(error).replace("{}", place)) from None
     return pattern

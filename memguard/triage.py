@@ -29,22 +29,48 @@ class Triage:
         self._matched: dict[int, set[str]] = {}
 
     def sort(self, finding: Finding) -> Finding | None:
-        """The finding as it is to be told; None when a suppression leaves it out.
+        """The finding as it is to be told; None when suppressions leave all of it out.
 
-        A library's known retention is marked as such and is no more than a warning: nothing that
-        the user has written is at fault.
+        Each holder is matched by itself: what somebody else keeps is a leak of its own, which is
+        told although it came with one that is ignored. The same goes for a library's known
+        retention, which alone is marked as such and is no more than a warning, as nothing that the
+        user has written is at fault; beside a holder of the user's it waits until that is mended.
         """
-        words = words_of(finding)
-        matching = [i for i, pattern in enumerate(self._patterns) if pattern.matches(words)]
-        for index in matching:
-            self._matched.setdefault(index, set()).add(finding.fingerprint)
-        if matching:
-            pattern = self._patterns[matching[0]]
-            ignored = Ignored(finding, str(pattern), pattern.reason, pattern.where)
-            self._ignored[finding.fingerprint] = ignored
+        left = self._without_ignored(finding)
+        if left is None:
             return None
-        known = known_retention(finding)
-        return replace(finding, severity="warning", known=known) if known is not None else finding
+        known = [known_retention(left.kind, holder) for holder in left.holders]
+        own = [holder for holder, its in zip(left.holders, known, strict=True) if its is None]
+        if known and not own:
+            return replace(left, severity="warning", known=known[0])
+        return _with_holders(left, own)
+
+    def _without_ignored(self, finding: Finding) -> Finding | None:
+        """The finding with the holders that no suppression leaves out; None when it is ignored."""
+        whole = words_of(finding)
+        each = [words_of_holder(finding, holder) for holder in finding.holders]
+        first: Pattern | None = None
+        left = set(range(len(each)))
+        is_whole = False
+        for index, pattern in enumerate(self._patterns):
+            if pattern.matches(whole):
+                out, is_whole = set(range(len(each))), True
+            else:
+                out = {at for at, words in enumerate(each) if pattern.matches(words)}
+                if not out:
+                    continue
+            self._matched.setdefault(index, set()).add(finding.fingerprint)
+            first = first if first is not None else pattern
+            left -= out
+        if first is None:
+            return finding
+        all_gone = is_whole or not left
+        gone = [holder for at, holder in enumerate(finding.holders) if all_gone or at not in left]
+        ignored = Ignored(_with_holders(finding, gone), str(first), first.reason, first.where)
+        self._ignored[finding.fingerprint] = ignored
+        if all_gone:
+            return None
+        return _with_holders(finding, [finding.holders[at] for at in sorted(left)])
 
     def ignored(self) -> tuple[Ignored, ...]:
         """What was left out, in the order in which it was found."""
@@ -59,19 +85,30 @@ class Triage:
 
 
 def words_of(finding: Finding) -> dict[str, list[str]]:
-    """What the patterns of each field are matched with."""
-    words: dict[str, list[str]] = {
+    """What the patterns of each field are matched with, as far as it is all holders'."""
+    return {
         "fingerprint": [finding.fingerprint],
         "kind": [finding.kind],
-        "holder": [],
-        "file": [],
         "module": list(finding.modules),
     }
-    for holder in finding.holders:
-        words["holder"] += [holder.name, holder.where]
-        words["file"] += _files(holder)
-        words["module"] += [*holder.modules, *_dotted(holder)]
+
+
+def words_of_holder(finding: Finding, holder: Holder) -> dict[str, list[str]]:
+    """The same for one of its holders: what is true of another one counts for nothing."""
+    words = words_of(finding)
+    words["holder"] = [holder.name, holder.where]
+    words["file"] = _files(holder)
+    words["module"] += [*holder.modules, *_dotted(holder)]
     return words
+
+
+def _with_holders(finding: Finding, holders: Sequence[Holder]) -> Finding:
+    """The finding with some of its holders; its advice is about the first of them."""
+    if len(holders) == len(finding.holders):
+        return finding
+    ways = "; ".join(filter(None, (holders[0].fix, holders[0].alternative)))
+    advice = finding.advice if holders[0] is finding.holders[0] else ways or finding.advice
+    return replace(finding, holders=tuple(holders), advice=advice)
 
 
 def _files(holder: Holder) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -123,24 +122,48 @@ class Unreadable(ValueError):
 
 
 def read_ignore(value: Any, folder: str) -> tuple[Pattern, ...]:
-    """Patterns from one text, from several, or from files of one pattern a line."""
+    """Patterns from one text, from several, or from files of one pattern a line.
+
+    Commas part the patterns of one text, as the environment and the command line have it. In a list
+    each entry is one pattern, commas and all, or one file.
+    """
+    if isinstance(value, str) and not isinstance(value, Pattern):
+        return tuple(p for line in value.splitlines() for p in _in_line(line, folder))
     given = [value] if isinstance(value, (str, os.PathLike)) else list(value)
     return tuple(pattern for entry in given for pattern in _patterns(entry, folder))
 
 
-def _patterns(entry: Any, folder: str) -> list[Pattern]:
-    if isinstance(entry, Pattern) and entry.where:
-        return [entry]  # read before, as settings that are handed on
-    path = os.path.join(folder, os.fspath(entry))
+def _in_line(line: str, folder: str) -> list[Pattern]:
+    """The patterns and files of one line; a reason behind them is that of each pattern."""
+    if _is_list(line.strip(), folder):
+        return _patterns(line.strip(), folder)
+    text, reason = read_line(line)
+    found: list[Pattern] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        found += _patterns(part, folder, reason)
+    return found
+
+
+def _is_list(entry: str, folder: str) -> bool:
+    """Whether the text is the name of a file of patterns.
+
+    `train.py` beside the folder's own train.py means that script's findings, not a list.
+    """
+    return os.path.isfile(os.path.join(folder, entry)) and not entry.endswith(".py")
+
+
+def _patterns(entry: Any, folder: str, reason: str = "") -> list[Pattern]:
+    if isinstance(entry, Pattern):
+        return [checked(entry)]  # read before, as settings that are handed on
     try:
-        # `train.py` beside the folder's own train.py means that script's findings, not a list.
-        if isinstance(entry, os.PathLike) or (os.path.isfile(path) and not path.endswith(".py")):
-            return list(read_lines(_lines(path), os.fspath(entry)))
+        if isinstance(entry, os.PathLike) or (isinstance(entry, str) and _is_list(entry, folder)):
+            return list(read_lines(_lines(os.path.join(folder, entry)), os.fspath(entry)))
         if not isinstance(entry, str):
             raise TypeError(entry)
         if entry.lower().endswith(_LIST_ENDINGS) and not _WILD.search(entry):
             raise Unreadable("there is no such file")
-        return [checked(pattern) for line in entry.splitlines() for pattern in _in_line(line)]
+        lines = [read_line(line) for line in entry.splitlines()]
+        return [checked(Pattern(text, why or reason)) for text, why in lines if text]
     except ValueError as error:
         raise Unreadable(str(error)) from None
 
@@ -153,10 +176,3 @@ def _lines(path: str) -> list[str]:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError("it is no UTF-8 text") from error
-
-
-def _in_line(line: str) -> Iterator[Pattern]:
-    text, reason = read_line(line)
-    for part in text.split(","):
-        if part.strip():
-            yield Pattern(part.strip(), reason)

@@ -7,7 +7,10 @@ import threading
 import weakref
 from typing import Any
 
+from memguard.explain.edges import Edge
 from memguard.explain.frames import Frames, is_library_file, is_user_file, read_locals
+from memguard.explain.naming import Step, thread_of
+from memguard.explain.search import Search
 
 
 class Thing:
@@ -62,6 +65,37 @@ def test_other_threads_are_seen() -> None:
     done.set()
     thread.join()
     assert ("trainer", "secret") in places
+
+
+def test_threads_of_one_name_are_told_apart() -> None:
+    """Names need not be unique: the stack is that of the thread that asks, wherever another is."""
+    ready, done = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def other() -> None:
+        secret = Thing()
+        found.append(secret)
+        ready.set()
+        done.wait(10)
+
+    def asking() -> None:
+        with Frames() as frames:
+            found.append([spot.function.rpartition(".")[2] for spot in frames.stack()])
+            index, name = frames.holding(found[0])[0]
+            step = Step(Edge("local", name, name), index, found[0])
+            found.append((thread_of(step, Search(frames)), threading.get_ident()))
+
+    threads = [threading.Thread(target=work, name="worker") for work in (other, asking)]
+    threads[0].start()
+    ready.wait(10)
+    threads[1].start()
+    threads[1].join()
+    done.set()
+    threads[0].join()
+
+    assert found[1] == ["asking"]
+    holding, mine = found[2]
+    assert holding == threads[0].ident != mine
 
 
 def test_the_stack_is_the_users() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from memguard._heap import family, objects_of
 
@@ -34,10 +37,15 @@ class Difficult(metaclass=Meta):
     """A class of that metaclass."""
 
 
-def test_objects_come_in_order_of_birth() -> None:
-    """Exactly those of the types asked for, the oldest first."""
+@pytest.mark.parametrize("generation", [None, 0, 1, 2])
+def test_objects_come_in_order_of_birth(generation: int | None) -> None:
+    """Exactly those of the types asked for, the oldest first, in whichever generation they are."""
     classes = family(Wanted)
-    things = [Wanted(), Special(), Wanted()]
+    things: list[Wanted] = []
+    for cls in (Wanted, Special, Wanted):
+        things.append(cls())
+        if generation is not None:
+            gc.collect(generation)
     other = Difficult()
     assert [id(item) for item in objects_of(classes)] == list(map(id, things))
     assert [type(item) for item in objects_of(family(Special))] == [Special]

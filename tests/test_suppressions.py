@@ -223,6 +223,56 @@ def test_brackets_mean_themselves() -> None:
     assert not is_ignored(dataclasses.replace(finding, holders=(Holder("s", ""),)), "holder:[s]")
 
 
+# --- several holders ---
+
+HISTORY = dataclasses.replace(FINDING.holders[0], name="history", fix="history.clear()")
+VENDORS = dataclasses.replace(FINDING.holders[0], name="cache", file="/job/vendor/x.py")
+SEVERAL = dataclasses.replace(FINDING, holders=(HISTORY, VENDORS), advice="history.clear()")
+
+
+def test_one_holder_ignored_leaves_the_others_told() -> None:
+    """The other one is a leak of its own; advice and what is noted as ignored are each one's."""
+    triage = Triage([Pattern("holder:history")])
+
+    told = triage.sort(SEVERAL)
+
+    assert told is not None
+    assert told.holders == (VENDORS,)
+    assert told.severity == "leak"
+    assert VENDORS.fix in told.advice
+    [ignored] = triage.ignored()
+    assert ignored.finding.holders == (HISTORY,)
+    assert [one.used for one in triage.suppressions()] == [1]
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ("holder:history", "holder:cache"),
+        ("holder:*",),
+        ("kind:graph",),
+        ("fingerprint:3f9c1a",),
+        ("module:blocks.11",),
+    ],
+)
+def test_a_finding_is_ignored_when_no_holder_is_left(patterns: tuple[str, ...]) -> None:
+    """Each by a pattern of its own, all by one, or the finding as such."""
+    triage = Triage([Pattern(pattern) for pattern in patterns])
+
+    assert triage.sort(SEVERAL) is None
+    assert triage.ignored()[0].finding == SEVERAL
+
+
+def test_parts_of_a_pattern_are_about_one_holder() -> None:
+    """A file of one holder says nothing about the name of another."""
+    mixed, true = "holder:history & file:*/vendor/*", "kind:graph & holder:cache & file:*/vendor/*"
+
+    assert Triage([Pattern(mixed)]).sort(SEVERAL) == SEVERAL
+    told = Triage([Pattern(true)]).sort(SEVERAL)
+    assert told is not None
+    assert told.holders == (HISTORY,)
+
+
 # --- files of patterns ---
 
 FILE = """\
@@ -260,6 +310,34 @@ def test_a_reason_can_stand_behind_a_pattern_anywhere() -> None:
     assert (pattern, pattern.reason) == ("holder:losses", "plotted at the end")
 
 
+def test_commas_part_only_what_is_one_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list says by itself where its patterns end; each piece of a text may be a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "known.txt").write_text("holder:x\n")
+    (tmp_path / "a,b.txt").write_text("holder:y\n")
+
+    assert read(ignore=["file:*/a,b/*"]) == ("file:*/a,b/*",)
+    assert read(ignore="kind:graph, holder:z") == ("kind:graph", "holder:z")
+    for given in ("kind:graph,known.txt", "known.txt , kind:graph"):
+        assert set(read(ignore=given)) == {"kind:graph", "holder:x"}
+    assert Settings.read({}, {"MEMGUARD_IGNORE": "kind:graph,known.txt"}).ignore[1:] == (
+        "holder:x",
+    )
+    assert read(ignore=["known.txt", "a,b.txt"]) == ("holder:x", "holder:y")
+    assert read(ignore="a,b.txt") == ("holder:y",)
+
+
+@pytest.mark.parametrize("text", ["kind:graph&holder:total_loss", "kind:graph &holder:total_loss"])
+def test_an_and_needs_no_blanks_before_a_field(text: str) -> None:
+    """It cannot mean anything else; in the name of a file it stands for itself."""
+    [pattern] = read(ignore=text)
+
+    assert is_ignored(WITH_MODULES, pattern)
+    assert not is_ignored(WITH_MODULES, "kind:graph&holder:other")
+    place = dataclasses.replace(FINDING.holders[0], file="/job/r&d/a.py")
+    assert is_ignored(dataclasses.replace(FINDING, holders=(place,)), "file:*/r&d/*")
+
+
 def test_patterns_stay_what_they_are_when_copied() -> None:
     """Settings are pickled for workers, and may be read from settings again."""
     pattern = Pattern("holder:losses", "plotted", "known.txt:3")
@@ -280,6 +358,12 @@ def test_patterns_stay_what_they_are_when_copied() -> None:
             "'hodler' is no field, known are fingerprint, kind, holder, file, module",
         ),
         ("missing.txt", "there is no such file"),
+        ("kind:graph,missing.txt", "there is no such file"),
+        ("holder:", "'holder:' has an empty part, which matches nothing"),
+        ("kind:graph & ", "has an empty part"),
+        ("kind:graph & holder:", "has an empty part"),
+        (["& kind:graph"], "has an empty part"),
+        ("empty.txt", "'file:' in empty.txt:1 has an empty part"),
         (Path("missing"), "it cannot be read"),
         ("wrong.txt", "'colour' in wrong.txt:2 is no field"),
     ],
@@ -289,6 +373,7 @@ def test_a_wrong_pattern_is_one_clear_error(
 ) -> None:
     """A slip of the pen would otherwise suppress nothing, or a whole list would be missing."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("file:\n")
     (tmp_path / "wrong.txt").write_text("kind:graph\ncolour:red\n")
 
     with pytest.raises(SettingsError) as caught:
@@ -308,6 +393,24 @@ def test_a_wrong_pattern_in_the_environment_does_not_stop_the_job() -> None:
 
 
 # --- what is told of it ---
+
+
+def test_a_leak_beside_an_ignored_one_is_raised(tmp_path: Path) -> None:
+    """Two lists share the graphs out; leaving out the one leaves the other a leak."""
+    body = """
+    class Log:
+        def __init__(self): self.losses = []
+    history, log = [], Log()
+    for turn in range(60):
+        (history if turn % 2 else log.losses).append(train_step(model, optimizer))
+    """
+    watch = "guard = memguard.watch(model, optimizer, ignore='holder:history')\n"
+
+    run = Run(tmp_path, body, watch=watch)
+
+    assert run.stopped
+    assert [holder.name for holder in run.report.findings[0].holders] == ["log.losses"]
+    assert [holder.name for holder in run.report.ignored[0].finding.holders] == ["history"]
 
 
 def test_an_ignored_leak_is_not_raised_and_not_lost(tmp_path: Path) -> None:
@@ -429,6 +532,30 @@ def test_the_users_own_bug_is_not_the_librarys(
     assert sorted_ is not None
     assert sorted_.known is None
     assert sorted_.severity == "leak"
+
+
+def test_graphs_kept_in_a_metric_are_the_users(versions: dict[str, str]) -> None:
+    """Attached losses in a metric's list are mended with detach(), not by resetting the metric."""
+    versions["torchmetrics"] = "1.8.2"
+
+    told = Triage(()).sort(dataclasses.replace(metric_finding(), kind="graph"))
+
+    assert told is not None
+    assert (told.severity, told.known) == ("leak", None)
+
+
+def test_a_librarys_retention_hides_no_bug_beside_it(versions: dict[str, str]) -> None:
+    """A holder of the user's is told as theirs, whichever of the two comes first."""
+    versions["torchmetrics"] = "1.8.2"
+    [library] = metric_finding().holders
+    own = dataclasses.replace(library, name="outputs", modules=("train",))
+    both = metric_finding()
+
+    for holders in ((library, own), (own, library)):
+        told = Triage(()).sort(dataclasses.replace(both, holders=holders))
+
+        assert told is not None
+        assert (told.severity, told.known, told.holders) == ("leak", None, (own,))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ import torch
 from conftest import Python
 
 import memguard
+from memguard.explain import holders
+from memguard.explain.search import Search
 from memguard.records import Holder
 
 
@@ -201,6 +204,33 @@ def test_each_kind_of_holder_is_named(told: str) -> None:
     assert names(answer)[0] == told.format(module=__name__, test=test)
 
 
+class Job:
+    """Something that can be called with a keyword."""
+
+    def __init__(self, x: Any = None) -> None:
+        pass
+
+    def __call__(self, x: Any = None) -> None:
+        pass
+
+
+CALLABLE = {"class": Job, "object": Job(), "method": Job().__call__, "type": dict, "C": torch.add}
+
+
+@pytest.mark.parametrize("function", CALLABLE.values(), ids=CALLABLE)
+@pytest.mark.parametrize("keyword", [True, False])
+def test_a_partial_of_what_is_no_function_has_no_parameters(function: Any, keyword: bool) -> None:
+    """A class, an object, a method or C code is bound to as well, by keyword or by place."""
+    thing = Thing()
+    bound = functools.partial(function, x=thing) if keyword else functools.partial(function, thing)
+
+    answer = memguard.why_alive(thing)
+
+    assert answer.holders[0].name == "bound"
+    assert "bound argument: " in "\n".join(answer.holders[0].chain)
+    assert bound
+
+
 def test_another_threads_variable_is_named_with_its_thread() -> None:
     """The chain begins with the thread whose running function has the variable."""
     ready, done = threading.Event(), threading.Event()
@@ -312,6 +342,39 @@ def test_a_crowd_of_references_is_counted() -> None:
     assert crowd
 
 
+def test_of_a_crowd_only_some_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children that know their parent are a crowd; the variable that stands in it is not lost."""
+    parent: Any = Thing()
+    parent.children = []
+    for _ in range(30_000):
+        child: Any = Thing()
+        child.parent = parent
+        parent.children.append(child)
+    del child
+    globals()["crowded"] = parent
+    looked: list[int] = []
+    real = Search.is_root
+
+    def counted(search: Any, item: Any) -> bool:
+        looked.append(id(item))
+        return real(search, item)
+
+    monkeypatch.setattr(Search, "is_root", counted)
+    monkeypatch.setattr(holders, "MAX_REFERRERS", 100)
+    monkeypatch.setattr(holders, "MAX_BELOW", 100)
+    boxes = [parent]
+    del parent
+    try:
+        (kept,) = memguard.why_alive(boxes[0]).kept
+    finally:
+        del globals()["crowded"]
+
+    assert kept.holders[0].name == "crowded"
+    assert kept.others > 29_000
+    # The search itself has a budget of its own, in objects and in seconds.
+    assert len(looked) < 25_000
+
+
 def test_a_near_root_costs_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six references lie between variable and object; the heap is not gone through for each."""
     outer: Any = Thing()
@@ -358,8 +421,12 @@ def test_a_root_that_is_far_is_found_all_the_same() -> None:
 # --- classes ---
 
 
-def test_of_a_class_some_instances_are_told() -> None:
-    """As many as the limit says, evenly from the oldest to the newest, subclasses included."""
+@pytest.mark.parametrize("generation", [None, 0, 1, 2])
+def test_of_a_class_some_instances_are_told(generation: int | None) -> None:
+    """As many as the limit says, evenly, subclasses included; roughly the oldest come first.
+
+    Whether or not the collector has run in between.
+    """
 
     class Kind:
         pass
@@ -367,8 +434,15 @@ def test_of_a_class_some_instances_are_told() -> None:
     class Special(Kind):
         pass
 
+    def collect() -> None:
+        if generation is not None:
+            gc.collect(generation)
+
+    gc.collect()
     first = [Kind()]
+    collect()
     middle = [Kind() for _ in range(9)]
+    collect()
     last = [Special()]
 
     answer = memguard.why_alive(Kind, limit=3)
@@ -377,7 +451,8 @@ def test_of_a_class_some_instances_are_told() -> None:
     assert [one.type for one in answer.kept] == ["Kind", "Kind", "Special"]
     assert [holder.name for holder in answer.holders] == ["first", "middle", "last"]
     assert str(answer).startswith(
-        f"memguard: 11 living instances of {Kind.__qualname__}; 3 of them, from oldest to newest"
+        f"memguard: 11 living instances of {Kind.__qualname__}; 3 of them, "
+        "roughly from oldest to newest"
     )
     del first, middle, last
 
@@ -395,6 +470,30 @@ def test_instances_with_one_chain_are_told_once() -> None:
     assert told.count("things (list), local of") == 1
     assert told.count("by the same as 1") == 2
     assert things
+
+
+@pytest.mark.parametrize("cls", [list, tuple, dict, set, type, types.FunctionType])
+def test_of_builtin_classes_memguards_own_are_left_out(cls: type) -> None:
+    """Neither what it has made for the question nor what it consists of."""
+    answer = memguard.why_alive(cls, limit=3)
+
+    assert answer.living
+    lines = [line for holder in answer.holders for line in holder.chain]
+    assert not [line for line in lines if line.startswith("module memguard")]
+    assert "_of_class" not in str(answer)
+
+
+def test_a_reference_without_a_name_is_told_as_one() -> None:
+    """A class has its bases in a tuple, under no name that anybody would write."""
+
+    class Kind(Thing):
+        pass
+
+    answer = memguard.why_alive(type.__dict__["__bases__"].__get__(Kind))
+
+    lasts = {chain[-1] for chain in [*answer.kept[0].cycles, *(h.chain for h in answer.holders)]}
+    assert "→: tuple" in lasts
+    assert not [line for line in lasts if line.startswith(":")]
 
 
 def test_a_class_without_instances_says_so() -> None:
@@ -424,6 +523,24 @@ def test_a_graph_that_saves_a_tensor_is_named() -> None:
     assert answer.holders[0].chain[-1] == (
         ".grad_fn … PowBackward0 saves: Tensor float32 [3] MulBackward0"
     )
+
+
+def test_a_large_graph_of_before_hides_no_newer_holder() -> None:
+    """The newest graphs are looked through first, and it is said when the nodes ran out."""
+    weight = torch.ones(4, requires_grad=True)
+    large = torch.ones(4, requires_grad=True)
+    for _ in range(1500):
+        large = large * 1.0
+    gc.collect()
+    hidden = torch.ones(4)
+    loss = (weight * hidden).sum()
+    (kept,) = memguard.why_alive(hidden).kept
+
+    assert [holder.name for holder in kept.holders] == ["loss", "hidden"]
+    assert not kept.complete
+    assert "the search ended at its budget" in str(memguard.why_alive(hidden))
+    assert loss is not None
+    assert large is not None
 
 
 def test_a_node_is_found_in_its_graph() -> None:
@@ -479,6 +596,33 @@ def test_an_attribute_of_ctx_leads_on_to_the_tensor() -> None:
     assert answer.holders[0].line is not None
 
 
+UNUSUAL: dict[str, Callable[[], Any]] = {
+    "Tensor float32 [2, *]": lambda: torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)]),
+    "NestedTensor float32 [2, j": lambda: torch.nested.as_nested_tensor(
+        [torch.ones(2), torch.ones(3)], layout=torch.jagged
+    ),
+    "Tensor float32 [3, 4]": lambda: torch.ones(3, 4).to_sparse(),
+    "Tensor float32 [4, 4]": lambda: torch.eye(4).to_sparse_csr(),
+    "Tensor float16 [0, 2]": lambda: torch.empty(0, 2, dtype=torch.float16, device="meta"),
+    "UninitializedParameter float32 [": lambda: torch.nn.LazyLinear(2).weight,
+    "Tensor float32 [2, *] MulBackward0": lambda: (
+        torch.nested.as_nested_tensor([torch.ones(2, requires_grad=True), torch.ones(3)]) * 2
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*nested:UserWarning", "ignore:.*Sparse:UserWarning")
+@pytest.mark.parametrize("told", UNUSUAL)
+def test_a_tensor_of_unusual_layout_is_told(told: str) -> None:
+    """Some have no shape as a whole, and some refuse to be asked for it."""
+    tensors = [UNUSUAL[told]()]
+
+    answer = memguard.why_alive(tensors[0])
+
+    assert answer.kept[0].type.startswith(told)
+    assert answer.holders[0].name == "tensors"
+
+
 def test_a_tensor_nobody_shows_says_where_it_may_be() -> None:
     """Where Python shows no holder of a tensor, C++ is named as the place that cannot be seen."""
     told = str(memguard.why_alive(torch.ones(2)))
@@ -490,32 +634,63 @@ def test_a_tensor_nobody_shows_says_where_it_may_be() -> None:
 # --- manners ---
 
 
-class HostileMeta(type):
-    """Makes classes that raise when they are hashed, compared or asked for attributes."""
-
-    def _raise(cls, *arguments: Any) -> Any:
-        raise AssertionError("a class was asked")
-
-    __hash__ = __eq__ = __instancecheck__ = __subclasscheck__ = __repr__ = _raise  # type: ignore[assignment]
-    __getattr__ = __mro_entries__ = _raise
+RAN: list[str] = []
 
 
-class Hostile(metaclass=HostileMeta):
-    """Raises in whatever is asked of it."""
+def _tell(name: str) -> Any:
+    """A function that notes that it ran, and fails."""
 
-    def __getattribute__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was asked for")
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        RAN.append(name)
+        raise AssertionError(f"{name} was run")
 
-    def _raise(self, *arguments: Any) -> Any:
-        raise AssertionError("called")
-
-    __eq__ = __hash__ = __repr__ = __len__ = __bool__ = _raise
-    __iter__ = __instancecheck__ = __str__ = _raise
+    return run
 
 
+_SPECIAL = [
+    *("__eq__", "__hash__", "__repr__", "__str__", "__len__", "__bool__", "__iter__"),
+    *("__contains__", "__getitem__", "__call__", "__getattr__", "__getattribute__"),
+    *("__instancecheck__", "__subclasscheck__", "__mro_entries__"),
+]
+_ASKED = ("__module__", "__name__", "__dict__", "__mro__", "__class__")
+
+
+def hostile_class() -> Any:
+    """A class that notes and refuses whatever it or one of its instances is asked.
+
+    Made anew for each test: what collects the tests asks every class of a module.
+    """
+    of_class = {name: _tell(f"class {name}") for name in _SPECIAL}
+    of_class |= {name: property(_tell(f"class {name}")) for name in _ASKED}
+    of_class["mro"] = type.mro
+    meta = type("Meta", (type,), of_class)
+    of_instance = {name: _tell(name) for name in _SPECIAL}
+    of_instance["__class__"] = property(_tell("__class__"))
+    return type.__new__(meta, "Hostile", (), of_instance)
+
+
+class HostileDict(dict):  # type: ignore[type-arg]
+    """A dict that notes and refuses whatever it is asked."""
+
+
+# Its `[...]` is what functions read their globals by.
+for _name in (*_SPECIAL, "items", "keys", "values", "get", "copy", "__missing__"):
+    if _name != "__getitem__":
+        setattr(HostileDict, _name, _tell(f"dict {_name}"))
+
+
+@pytest.fixture
+def nothing_ran() -> Iterator[None]:
+    """Nothing that is hostile was run, nor that was swallowed."""
+    RAN.clear()
+    yield
+    assert RAN == []
+
+
+@pytest.mark.usefixtures("nothing_ran")
 def test_foreign_code_is_never_run() -> None:
-    """Neither of the object asked about nor of those on the way to it."""
-    hostile: Any = object.__new__(Hostile)
+    """Neither of the object asked about nor of those on the way to it, nor of their classes."""
+    hostile: Any = object.__new__(hostile_class())
     object.__setattr__(hostile, "payload", Thing())
     box = [hostile]
 
@@ -526,6 +701,74 @@ def test_foreign_code_is_never_run() -> None:
     assert [holder.name for holder in itself.holders] == ["box", "hostile"]
     # memguard's own functions, to which the question hands it, are not the user's statements.
     assert itself.holders[0].code == "box = [hostile]"
+
+
+@pytest.mark.usefixtures("nothing_ran")
+def test_instances_of_a_class_are_found_without_asking_it() -> None:
+    """The class itself is asked for nothing either."""
+    cls = hostile_class()
+    kept = [object.__new__(cls)]
+
+    answer = memguard.why_alive(cls)
+
+    assert (answer.subject, answer.living) == ("Hostile", 1)
+    assert names(answer)[0].startswith("kept, local of")
+    assert len(kept) == 1
+
+
+@pytest.mark.usefixtures("nothing_ran")
+def test_a_dict_of_ones_own_as_attributes_is_not_asked() -> None:
+    """An instance's `__dict__` may be of a class that defines what it likes."""
+    thing: Any = Thing()
+    box: Any = Part()
+    values = HostileDict()
+    dict.__setitem__(values, "content", thing)
+    box.__dict__ = values
+    del values
+
+    assert "box.content, attribute of Part" in names(memguard.why_alive(thing))
+
+
+@pytest.mark.usefixtures("nothing_ran")
+def test_values_of_a_class_are_not_compared() -> None:
+    """Whoever looks for methods among a class's values must not ask what they equal."""
+    cls: Any = type("Holder", (), {"value": object.__new__(hostile_class()), "__slots__": ("it",)})
+    holder = cls()
+    holder.it = thing = Thing()
+
+    assert "holder.it, attribute of Holder" in names(memguard.why_alive(thing))
+
+
+@pytest.mark.usefixtures("nothing_ran")
+def test_globals_and_defaults_of_ones_own_are_not_asked() -> None:
+    """What code runs in, and what functions were given, may be dicts of any class as well."""
+    variables: Any = HostileDict()
+    told: list[str] = []
+    for name, value in {
+        "__builtins__": __builtins__,
+        "ask": lambda thing: told.extend(names(memguard.why_alive(thing))),
+        "Thing": Thing,
+        "__name__": object.__new__(hostile_class()),
+        "__file__": object.__new__(hostile_class()),
+    }.items():
+        dict.__setitem__(variables, name, value)
+    thing = Thing()
+
+    def keeps(*, it: Any = thing) -> Any:
+        return it
+
+    defaults = HostileDict()
+    dict.__setitem__(defaults, "it", thing)
+    keeps.__kwdefaults__ = defaults
+    keeps.__module__ = object.__new__(hostile_class())
+    del defaults
+
+    exec(compile("def run(thing): ask(thing)", __file__, "exec"), {}, variables)
+    run: Any = dict.__getitem__(variables, "run")
+    run = type(run)(run.__code__, variables)
+    run(thing)
+
+    assert told[0].startswith("it, default argument of ")
 
 
 def test_nothing_is_kept_by_the_answer() -> None:

@@ -98,6 +98,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     for option in OPTIONS:
         text = getattr(args, option.name)
         if text is not None:
+            # One option a line: commas part the patterns of each.
+            text = "\n".join(text) if option.name == "ignore" else text
             keywords[option.name] = option.read(text, option.flag, os.getcwd())
     return Settings.read(keywords)
 

@@ -34,7 +34,7 @@ class Located:
 
     Attributes:
         survivors: steps whose survivors hang on it, estimated from the sample.
-        thread: name of the thread whose running function holds it; None for other roots.
+        thread: identity of the thread whose running function holds it; None for other roots.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
         modules: Python modules of the classes and functions on the chain.
     """
@@ -46,7 +46,7 @@ class Located:
     type: str
     survivors: int
     limit: int | None = None
-    thread: str | None = None
+    thread: int | None = None
     modules: tuple[str, ...] = ()
 
 

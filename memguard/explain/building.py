@@ -77,7 +77,7 @@ def _running(views: list[FrameView]) -> Iterator[tuple[Built, Consumer]]:
 def _callers_name(views: list[FrameView], index: int) -> str | None:
     """What the callers make of a returned value: the target of the first that assigns it."""
     for view in views[index + 1 :]:
-        if view.thread != views[index].thread or view.is_expression:
+        if view.ident != views[index].ident or view.is_expression:
             break
         source = read_source(view.frame.f_code.co_filename) if view.user else None
         name = name_at(source, view.spot().line) if source is not None else None

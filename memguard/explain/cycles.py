@@ -125,7 +125,7 @@ def _hook_place(steps: Sequence[naming.Step]) -> Place | None:
 
 def _loop_text(steps: Sequence[naming.Step]) -> list[str]:
     lines = [naming.type_text(steps[0].value)]
-    lines += [f"{s.edge.text.strip()}: {naming.type_text(s.value)}" for s in steps[1:]]
+    lines += [f"{naming.reference_text(s.edge)}: {naming.type_text(s.value)}" for s in steps[1:]]
     return lines
 
 

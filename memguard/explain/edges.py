@@ -20,7 +20,16 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.explain.frames import read_locals
-from memguard.explain.reading import attributes, is_tensor, isinstance_exact, members, own_dict
+from memguard.explain.reading import (
+    attributes,
+    bound_function,
+    entries,
+    is_tensor,
+    isinstance_exact,
+    members,
+    own_dict,
+    text_entry,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +37,11 @@ class Edge:
     """One reference.
 
     Attributes:
-        kind: `item`, `key`, `attribute`, `buffer`, `hook`, `cell`, `default`, `argument`,
-            `closure`, `class`, `global`, `bound`, `cache`, `frame`, `grad`, `built`, `internal`.
+        kind: what sort of reference. Of Python's own: `item`, `key`, `attribute`, `class`, `cell`,
+            `closure`, `default`, `argument`, `bound`, `cache`, `frame`, `error` (a traceback or
+            what it was raised from), `value` (of a context variable), `yielded`. Of torch's:
+            `buffer`, `hook`, `grad`, `base`, `ctx`, `graph`. Where a chain begins: `local`,
+            `global`, `type`, `built`, `unrooted`, `itself`. `internal` where it cannot be told.
         text: as Python: `.history`, `['loss']`, `[...]`.
         name: the bare attribute, variable or key.
     """
@@ -75,7 +87,7 @@ def _set(parent: Any, child: Any) -> Edge | None:
 
 
 def _mapping(parent: dict[Any, Any], child: Any) -> Edge | None:
-    for key, value in list(dict.items(parent)):
+    for key, value in entries(parent):
         if value is child:
             # Numbers differ from step to step; a word names the entry.
             if type(key) is str:
@@ -107,13 +119,14 @@ def default_name(function: types.FunctionType, value: Any) -> str | None:
     """The parameter whose default `value` is."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
+    given = function.__defaults__
+    defaults = tuple.__getitem__(given, slice(None)) if given is not None else ()
     for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=False):
         if default is value:
-            return name
-    for name, default in (function.__kwdefaults__ or {}).items():
-        if default is value:
-            return name
+            return str(name)
+    for name, default in entries(function.__kwdefaults__):
+        if default is value and type(name) is str:
+            return str(name)
     return None
 
 
@@ -122,18 +135,25 @@ def _method(parent: types.MethodType, child: Any) -> Edge | None:
 
 
 def _partial(parent: functools.partial[Any], child: Any) -> Edge | None:
-    function = functools.partial.func.__get__(parent)
-    return Edge("bound", ".func") if child is function else Edge("bound", " bound argument")
+    return (
+        Edge("bound", ".func")
+        if child is bound_function(parent)
+        else Edge("bound", " bound argument")
+    )
 
 
 def argument_name(bound: functools.partial[Any], value: Any) -> str | None:
-    """The parameter to which a partial binds `value`; None when its function does not tell."""
-    function = functools.partial.func.__get__(bound)
-    for name, given in functools.partial.keywords.__get__(bound).items():
-        if given is value and type(name) is str:
-            return name
+    """The parameter to which a partial binds `value`; None when its function does not tell.
+
+    Only a function of Python's has parameters that stand somewhere: not a class, an object that can
+    be called, or what is written in C.
+    """
+    function = bound_function(bound)
     if type(function) is not types.FunctionType:
         return None
+    for name, given in entries(functools.partial.keywords.__get__(bound)):
+        if given is value and type(name) is str:
+            return str(name)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     for name, given in zip(names, functools.partial.args.__get__(bound), strict=False):
         if given is value:
@@ -172,7 +192,7 @@ def _generator(parent: Any, child: Any) -> Edge | None:
 
 
 def _cache(parent: Any, child: Any) -> Edge | None:
-    return Edge("cache", "(...)", getattr(parent, "__name__", "cache"))
+    return Edge("cache", "(...)", text_entry(own_dict(parent), "__name__") or "cache")
 
 
 def _tensor(parent: Any, child: Any) -> Edge | None:
@@ -297,7 +317,8 @@ def size_limit(value: Any) -> int | None:
     if isinstance_exact(value, collections.deque):
         limit = collections.deque.maxlen.__get__(value)
         return int(limit) if limit is not None else None
-    if isinstance_exact(value, _LRU_CACHE):
-        parameters: Mapping[str, int | None] = value.cache_parameters()
+    if type(value) is _LRU_CACHE:
+        cache: Any = value
+        parameters: Mapping[str, int | None] = cache.cache_parameters()
         return parameters["maxsize"]
     return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.explain.places import Spot
+from memguard.explain.reading import entries, isinstance_exact
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH_FOLDER = _kinds.torch_folder()
@@ -60,13 +61,15 @@ class FrameView:
 
     Attributes:
         frame: the frame itself; dropped by `Frames.release`.
-        thread: name of its thread.
+        thread: name of its thread, which several may have.
         user: whether its code is the user's.
+        ident: the thread's identity.
     """
 
     frame: FrameType
     thread: str
     user: bool
+    ident: int = 0
 
     @property
     def is_module_level(self) -> bool:
@@ -109,17 +112,17 @@ class Frames:
         snapshot = sys._current_frames()
         # The thread whose step ended first: its variables are the likeliest to be meant.
         for ident in sorted(snapshot, key=lambda key: key != current):
-            self._add_thread(snapshot[ident], names.get(ident, f"thread {ident}"))
+            self._add_thread(snapshot[ident], names.get(ident, f"thread {ident}"), ident)
         snapshot.clear()
         return self
 
-    def _add_thread(self, frame: FrameType | None, thread: str) -> None:
+    def _add_thread(self, frame: FrameType | None, thread: str, ident: int) -> None:
         while frame is not None:
             name = frame.f_code.co_filename
             if is_own_file(name):
                 self.own_ids.add(id(frame))
             else:
-                self._add(FrameView(frame, thread, is_user_file(name)))
+                self._add(FrameView(frame, thread, is_user_file(name), ident))
             frame = frame.f_back
 
     def _add(self, view: FrameView) -> None:
@@ -146,6 +149,10 @@ class Frames:
         index, name = pair
         view = self.views[index]
         return not view.user, view.borrows(name), index, name
+
+    def identities(self) -> set[int]:
+        """Identities of what any variable holds."""
+        return set(self._by_value)
 
     def owned(self, value: object) -> bool:
         """Whether a variable of the user's that is no parameter holds `value`."""
@@ -183,8 +190,8 @@ class Frames:
 
     def stack(self) -> list[Spot]:
         """The user's frames of the current thread, innermost first."""
-        name = threading.current_thread().name
-        mine = [view for view in self.views if view.thread == name]
+        ident = threading.get_ident()
+        mine = [view for view in self.views if view.ident == ident]
         user = [view.spot() for view in mine if view.user]
         if user:
             return user
@@ -214,10 +221,13 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
     debugger) has hold of it. From 3.13 on it is a view.
     """
     values = frame.f_locals
+    code = frame.f_code
+    if not code.co_flags & _OPTIMIZED:
+        # Whatever the body of a class, or `exec`, was given to put its variables into.
+        return dict(entries(values)) if isinstance_exact(values, dict) else {}
     copy = dict(values)
     # References here: the frame's, ours, and the argument of getrefcount.
-    code = frame.f_code
-    if sys.version_info < (3, 13) and code.co_flags & _OPTIMIZED:
+    if sys.version_info < (3, 13):
         if sys.getrefcount(values) <= 3:
             # Only the function's own names: what `exec` has added to them is found nowhere else.
             for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -225,10 +235,10 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
     return copy
 
 
-def plain_integers(values: dict[str, Any]) -> dict[str, int]:
+def plain_integers(values: dict[str, Any] | None) -> dict[str, int]:
     """The entries that are exactly integers, dunder names left out."""
     return {
         name: value
-        for name, value in list(values.items())
+        for name, value in entries(values)
         if type(value) is int and type(name) is str and not name.startswith("__")
     }

@@ -12,7 +12,7 @@ from memguard.explain.edges import Edge
 from memguard.explain.frames import Frames
 from memguard.explain.naming import Step
 from memguard.explain.places import Place, Spot, Statement
-from memguard.explain.reading import class_qualname
+from memguard.explain.reading import class_name, class_qualname
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 from memguard.explain.through_torch import carriers_of, live_tensors, may_be_hidden
@@ -20,6 +20,8 @@ from memguard.explain.unseen import references
 
 # Direct referrers that are followed up; of more it is only said how many there are.
 MAX_DIRECT = 32
+# Direct referrers that are looked at one by one, to choose those.
+MAX_REFERRERS = 4_000
 # Objects of one level that are followed: a heap pass compares every reference with each of them.
 MAX_WIDTH = 32
 # Objects looked at below the object itself, to tell its own parts from its holders.
@@ -106,16 +108,30 @@ class _Upward(Search):
         still.clear()
         return following
 
-    def direct(self, target: Any) -> list[Any]:
-        """The objects that refer to `target`, which the search will not go through."""
+    def direct(self, target: Any) -> tuple[list[Any], int]:
+        """The objects that refer to `target`, and how many more there are.
+
+        Roots are always among them, however large the crowd that they stand in.
+        """
         self._own.add(id(target))
         # Up to Python 3.10 running frames are referrers; their variables are told as such.
         self._own |= {id(view.frame) for view in self.frames.views}
         found = gc.get_referrers(target)
-        kept = [item for item in found if id(item) not in self._own and not self._is_ours(item)]
-        self._own |= {id(found), id(kept)}
+        roots = self._modules.keys() | self.frames.identities()
+        first = [item for item in found if id(item) in roots or type(item) is type]
+        kept: list[Any] = []
+        self._own |= {id(found), id(first), id(kept)}
+        looked: set[int] = set()
+        for item in (*first, *found[:MAX_REFERRERS]):
+            if id(item) in looked:
+                continue
+            looked.add(id(item))
+            if id(item) not in self._own and not self._is_ours(item):
+                kept.append(item)
+        others = len(found) - len(looked)
         found.clear()
-        return kept
+        first.clear()
+        return kept, others
 
 
 def holders_of(
@@ -134,13 +150,14 @@ def holders_of(
     """
     search = _Upward(frames, own)
     hidden = may_be_hidden(target)
-    direct = search.direct(target)
+    direct, others = search.direct(target)
     tensors = live_tensors() if hidden else []
     direct += _unseen_holders(target, search, direct, tensors)
-    others = max(0, len(direct) - MAX_DIRECT)
+    others += max(0, len(direct) - MAX_DIRECT)
     direct.sort(key=lambda item: not search.is_root(item))
     del direct[MAX_DIRECT:]
-    carriers = carriers_of([target], tensors) if hidden else []
+    carriers, complete = carriers_of([target], tensors) if hidden else ([], True)
+    search.complete = search.complete and complete
     tensors.clear()
     starts = list({id(item): item for item in (*direct, *(c.tensor for c in carriers))}.values())
     search.run(starts)
@@ -204,13 +221,17 @@ def _own_parts(target: Any, search: Search, direct: list[Any]) -> dict[int, list
     came_from: dict[int, tuple[Any, int]] = {id(target): (target, 0)}
     frontier, looked = [target], 0
     found: dict[int, list[Any]] = {}
-    while frontier and len(found) < len(wanted) and looked < MAX_BELOW:
+    while frontier and len(found) < len(wanted):
         following: list[Any] = []
         for item in frontier:
-            for child in gc.get_referents(item):
+            below = gc.get_referents(item)
+            # Those that are looked for are met in any crowd; of the others some must do.
+            met = [child for child in below if id(child) in wanted]
+            del below[max(0, MAX_BELOW - looked) :]
+            looked += len(below)
+            for child in (*met, *below):
                 if id(child) in came_from or search.is_root(child) or not gc.is_tracked(child):
                     continue
-                looked += 1
                 came_from[id(child)] = child, id(item)
                 following.append(child)
                 if id(child) in wanted:
@@ -251,7 +272,9 @@ def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
     first = searches[0]
     path = paths.path_to_root(first, id(holder))
     tensors = live_tensors()
-    carriers = carriers_of([path[0]], tensors)[:1]
+    carriers, complete = carriers_of([path[0]], tensors)
+    first.complete = first.complete and complete
+    del carriers[1:]
     tensors.clear()
     steps = naming.readable([*path, target], first)
     search = _Upward(first.frames, [carriers])
@@ -314,9 +337,10 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     if place is not None and statement is not None and position == len(steps) - 1:
         # The object itself under a name: what sets the name is meant, not what the object gathers.
         statement = statement if statement.verb in _SETTING.get(place.kind, _BINDING) else None
-    kind = type(steps[position].value).__name__
+    kind = class_name(type(steps[position].value))
     last = steps[-1]
-    owner = class_qualname(type(last.owner)) if last.edge.kind in _ATTRIBUTES else ""
+    is_attribute = last.edge.kind in _ATTRIBUTES and last.edge.name
+    owner = class_qualname(type(last.owner)) if is_attribute else ""
     spelled = _expression(steps) if owner else ""
     return Holding(
         chain, place, statement, kind, spelled, owner, line.direct, line.rooted, line.cycle

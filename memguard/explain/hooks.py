@@ -9,7 +9,13 @@ from typing import Any
 
 from memguard.explain.frames import plain_integers
 from memguard.explain.places import Place
-from memguard.explain.reading import class_qualname, isinstance_exact
+from memguard.explain.reading import (
+    bound_function,
+    class_qualname,
+    entries,
+    function_module,
+    isinstance_exact,
+)
 
 # Classes of functions that Python code can only have handed over as callbacks.
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
@@ -18,10 +24,9 @@ _GLOBAL_OWNERS = {"_global_optimizer": "every optimizer", "_global": "every modu
 
 def are_hooks(value: Any) -> bool:
     """Whether a dict that nothing in Python refers to is one in which C++ keeps hooks."""
-    if not isinstance_exact(value, dict) or not len(value):
+    if not isinstance_exact(value, dict) or not dict.__len__(value):
         return False
-    entries = list(dict.items(value))
-    return all(type(key) is int and isinstance_exact(hook, _CALLABLE) for key, hook in entries)
+    return all(type(k) is int and isinstance_exact(v, _CALLABLE) for k, v in entries(value))
 
 
 def count(value: Any) -> int | None:
@@ -32,7 +37,7 @@ def count(value: Any) -> int | None:
 def function_of(value: Any) -> types.FunctionType | None:
     """The Python function that a hook runs: itself, a method's, or that of a partial."""
     while isinstance_exact(value, functools.partial):
-        value = value.func
+        value = bound_function(value)
     if isinstance_exact(value, types.MethodType):
         value = value.__func__
     return value if isinstance_exact(value, types.FunctionType) else None
@@ -61,7 +66,7 @@ def place_of_hook(
         function=function.__qualname__,
         first_line=code.co_firstlineno,
         owner=owner,
-        module=function.__module__,
+        module=function_module(function),
         entries=entries,
         numbers=plain_integers(function.__globals__),
     )

@@ -15,12 +15,16 @@ from memguard.explain import edges, hooks
 from memguard.explain.edges import Edge
 from memguard.explain.frames import FrameView
 from memguard.explain.reading import (
+    bound_function,
     class_module,
     class_name,
     class_qualname,
+    entries,
+    function_module,
     is_tensor,
     isinstance_exact,
     own_dict,
+    text_entry,
 )
 from memguard.explain.search import Search
 
@@ -87,7 +91,7 @@ def _fold(path: Sequence[Any], index: int) -> tuple[Step, int]:
             return Step(Edge("default", f" default {name}", name), owner, after), index + 2
     if after is not None and isinstance_exact(owner, functools.partial):
         given = edges.argument_name(owner, after)
-        if given is not None and child is not owner.func:
+        if given is not None and child is not bound_function(owner):
             edge = Edge("argument", f" bound argument {given}", given)
             return Step(edge, owner, after), index + 2
     if after is not None and isinstance_exact(owner, threading.local):
@@ -131,11 +135,15 @@ def _thread_local(path: Sequence[Any], index: int) -> tuple[Step, int]:
 
 
 def _module_dict_name(owner: Any, child: Any) -> str:
-    return next((name for name, value in (own_dict(owner) or {}).items() if value is child), "")
+    return next((name for name, value in entries(own_dict(owner)) if value is child), "")
 
 
 def _is_ctx(value: Any) -> bool:
     return _kinds.is_context(value)
+
+
+# What is left of a reference's text where its name is missing.
+_NAMELESS = frozenset(("", ".", "closes over", "default"))
 
 
 def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
@@ -162,8 +170,17 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     else:
         lines.append(f"no root: {kind}")
     for step in steps[1:]:
-        lines.append(f"{step.edge.text.strip()}: {_counted(step, type_text(step.value))}")
+        lines.append(f"{reference_text(step.edge)}: {_counted(step, type_text(step.value))}")
     return tuple(lines)
+
+
+def reference_text(edge: Edge) -> str:
+    """The reference as a chain shows it.
+
+    What only the interpreter knows (a class's tuple of bases) has no name to write.
+    """
+    text = edge.text.strip()
+    return "→" if not edge.name and text in _NAMELESS else text
 
 
 def _frame_lines(view: FrameView) -> tuple[str, str]:
@@ -178,11 +195,11 @@ def _counted(step: Step, kind: str) -> str:
     return kind if count is None else f"{kind} of {count}"
 
 
-def thread_of(root: Step, search: Search) -> str | None:
-    """Name of the thread in whose frame the root is; None when it is no local variable."""
+def thread_of(root: Step, search: Search) -> int | None:
+    """Identity of the thread in whose frame the root is; None when it is no local variable."""
     if root.edge.kind not in ("local", "built"):
         return None
-    return search.frames.views[int(root.owner)].thread
+    return search.frames.views[int(root.owner)].ident
 
 
 def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
@@ -190,7 +207,8 @@ def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for step in steps:
         if step.edge.kind in ("local", "built"):
-            found[_named(search.frames.views[int(step.owner)].frame.f_globals)] = None
+            variables = search.frames.views[int(step.owner)].frame.f_globals
+            found[text_entry(variables, "__name__")] = None
         elif isinstance_exact(step.owner, str):
             found[step.owner] = None
         else:
@@ -205,16 +223,12 @@ def _module_of(value: Any) -> str:
     """Module of a class or function, else of the object's class."""
     if isinstance_exact(value, type):
         return class_module(value)
-    if isinstance_exact(value, (types.FunctionType, types.MethodType)):
-        return str(value.__module__)
+    function = value.__func__ if type(value) is types.MethodType else value
+    if type(function) is types.FunctionType:
+        return function_module(function)
     # A cached function has its own module among its attributes, its class has functools'.
-    named = _named(own_dict(value) or {}, "__module__")
-    return named or ("" if is_tensor(value) else class_module(type(value)))
-
-
-def _named(variables: dict[str, Any], key: str = "__name__") -> str:
-    name = variables.get(key)
-    return name if type(name) is str else ""
+    named = text_entry(own_dict(function), "__module__")
+    return named or ("" if is_tensor(function) else class_module(type(function)))
 
 
 def type_text(value: Any) -> str:
@@ -223,6 +237,4 @@ def type_text(value: Any) -> str:
     if not is_tensor(value):
         return class_name(cls)
     with _kinds.without_overrides():
-        dtype = str(value.dtype).removeprefix("torch.")
-        node = f" {value.grad_fn.name()}" if _kinds.is_attached(value) else ""
-        return f"{class_name(cls)} {dtype} {list(value.shape)}{node}"
+        return f"{class_name(cls)} {_kinds.torch_door().type_of(value)}"

@@ -13,14 +13,18 @@ from memguard.explain.frames import is_user_file, plain_integers, qualified_name
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
 from memguard.explain.reading import (
+    bound_function,
     class_module,
     class_name,
     class_qualname,
+    entry,
+    function_module,
     is_optimizer,
     isinstance_exact,
     lineage,
     members,
     own_dict,
+    text_entry,
 )
 from memguard.explain.search import Search
 
@@ -62,7 +66,7 @@ def _is_users_name(steps: Sequence[Step], at: int) -> bool:
     library's; one that the user has set on a library's object is the user's.
     """
     step = steps[at]
-    if step.edge.kind not in _MAKERS or (step.edge.kind == "frame" and not step.edge.name):
+    if step.edge.kind not in _MAKERS or (step.edge.kind in _BY_NAME and not step.edge.name):
         return False
     if step.edge.kind != "attribute" or at == 0:
         return True
@@ -132,14 +136,14 @@ def _global(steps: Sequence[Step], at: int, path: str, container: str, search: S
     written = name if search.is_user_module(module) else f"{module}.{name}"
     found = (d for d in search.objects.values() if search.root_module(d) == module)
     values: dict[str, Any] = next(found, {})
-    file = values.get("__file__")
+    file = text_entry(values, "__file__")
     return Place(
         "global",
         name,
         written,
         container,
         path,
-        file=file if isinstance(file, str) else _running_file(search, module),
+        file=file or _running_file(search, module),
         module=module,
         numbers=plain_integers(values),
     )
@@ -148,7 +152,7 @@ def _global(steps: Sequence[Step], at: int, path: str, container: str, search: S
 def _running_file(search: Search, module: str) -> str | None:
     """The file (or notebook cell) of module-level code that is running now."""
     for view in search.frames.views:
-        if view.is_module_level and view.frame.f_globals.get("__name__") == module:
+        if view.is_module_level and text_entry(view.frame.f_globals, "__name__") == module:
             return view.frame.f_code.co_filename
     return None
 
@@ -158,7 +162,7 @@ def _attribute_place(
 ) -> Place:
     step = steps[at]
     cls = type(step.owner)
-    numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner) or {}).items()}
+    numbers = {f"self.{k}": v for k, v in plain_integers(own_dict(step.owner)).items()}
     numbers.update(_module_integers(cls))
     state = step.edge.name == "state" and is_optimizer(step.owner)
     return Place(
@@ -209,7 +213,7 @@ def _function_place(
         file=code.co_filename,
         function=function.__qualname__,
         first_line=code.co_firstlineno,
-        module=function.__module__,
+        module=function_module(function),
         numbers=plain_integers(function.__globals__),
     )
 
@@ -234,7 +238,8 @@ def _argument_place(
 ) -> Place:
     """What a `functools.partial` binds: told by the parameter it is bound to."""
     step = steps[at]
-    code = step.owner.func.__code__
+    function = bound_function(step.owner)  # a function of Python's, as its edge was made from it
+    code = function.__code__
     return Place(
         "argument",
         step.edge.name,
@@ -242,10 +247,10 @@ def _argument_place(
         container,
         path,
         file=code.co_filename,
-        function=step.owner.func.__qualname__,
+        function=function.__qualname__,
         first_line=code.co_firstlineno,
-        module=step.owner.func.__module__,
-        numbers=plain_integers(step.owner.func.__globals__),
+        module=function_module(function),
+        numbers=plain_integers(function.__globals__),
     )
 
 
@@ -260,10 +265,12 @@ def _cache_place(
     steps: Sequence[Step], at: int, path: str, container: str, search: Search
 ) -> Place:
     wrapper = steps[at].owner
-    function = getattr(wrapper, "__wrapped__", None)
-    code = getattr(function, "__code__", None)
-    name = getattr(wrapper, "__name__", "cache")
-    whole = str(getattr(wrapper, "__qualname__", name)).rpartition("<locals>.")[2]
+    variables = own_dict(wrapper)
+    function = hooks.function_of(entry(variables, "__wrapped__"))
+    code = function.__code__ if function is not None else None
+    name = text_entry(variables, "__name__") or "cache"
+    qualified = text_entry(variables, "__qualname__")
+    whole = (qualified or name).rpartition("<locals>.")[2]
     size = edges.cache_size(wrapper)
     return Place(
         "cache",
@@ -271,10 +278,10 @@ def _cache_place(
         f"{whole}(...)",
         "cache",
         path,
-        file=getattr(code, "co_filename", None),
-        function=getattr(wrapper, "__qualname__", None),
-        first_line=getattr(code, "co_firstlineno", None),
-        module=getattr(wrapper, "__module__", None),
+        file=code.co_filename if code is not None else None,
+        function=qualified or None,
+        first_line=code.co_firstlineno if code is not None else None,
+        module=text_entry(variables, "__module__") or None,
         entries=size[0],
         limit=size[1],
     )
@@ -283,18 +290,19 @@ def _cache_place(
 def _ctx_place(steps: Sequence[Step], at: int, path: str, container: str, search: Search) -> Place:
     name = steps[at].edge.name
     made = type(steps[at].owner)  # torch makes a class for the contexts of each Function
-    cls = next((c for base in lineage(made) if (c := members(base).get("_forward_cls"))), made)
-    forward = getattr(members(cls).get("forward"), "__func__", None)
-    code = getattr(forward, "__code__", None)
+    named = (members(base).get("_forward_cls") for base in lineage(made))
+    cls: Any = next((found for found in named if isinstance_exact(found, type)), made)
+    forward = _function_in(members(cls).get("forward"))
+    code = forward.__code__ if forward is not None else None
     return Place(
         "ctx",
         name,
         f"ctx.{name}",
         container,
         path,
-        file=getattr(code, "co_filename", None),
-        function=getattr(forward, "__qualname__", None),
-        first_line=getattr(code, "co_firstlineno", None),
+        file=code.co_filename if code is not None else None,
+        function=forward.__qualname__ if forward is not None else None,
+        first_line=code.co_firstlineno if code is not None else None,
         owner=class_qualname(cls),
         module=class_module(cls),
     )
@@ -318,31 +326,39 @@ _MAKERS = {
 }
 
 
+# Kinds that are nothing to a user without a name: a class's tuple of bases, an instance's dict.
+_BY_NAME = ("frame", "attribute", "buffer", "class", "closure", "default")
+
+
 def class_file(cls: type) -> str | None:
     """The file a class was defined in, told by one of its own functions or by its module."""
     told: list[str] = []
     module = class_module(cls)
     for value in list(members(cls).values()):
-        function = value.__func__ if _is_wrapper(value) else value
-        function = value.fget if type(function) is property else function
-        if isinstance_exact(function, types.FunctionType) and function.__module__ == module:
+        function = _function_in(value)
+        if function is not None and function_module(function) == module:
             name = str(function.__code__.co_filename)
             if os.path.isabs(name) or os.path.exists(name):
                 if is_user_file(name):
                     return name
                 told.append(name)
     # A generated method (of a dataclass, say) stands in the library that generated it.
-    file = _module_values(cls).get("__file__")
-    return file if isinstance(file, str) else next(iter(told), None)
+    return text_entry(_module_values(cls), "__file__") or next(iter(told), None)
 
 
-def _is_wrapper(value: Any) -> bool:
-    return type(value) in (staticmethod, classmethod)
+def _function_in(value: Any) -> types.FunctionType | None:
+    """The function that an entry of a class is, or wraps as its method or property."""
+    kind = type(value)
+    # By identity: `in` would ask a metaclass whether classes are equal.
+    if kind is staticmethod or kind is classmethod:
+        value = value.__func__
+    elif kind is property:
+        value = value.fget
+    return value if type(value) is types.FunctionType else None
 
 
-def _module_values(cls: type) -> dict[str, Any]:
-    module = sys.modules.get(class_module(cls))
-    return own_dict(module) or {}
+def _module_values(cls: type) -> dict[str, Any] | None:
+    return own_dict(sys.modules.get(class_module(cls)))
 
 
 def _module_integers(cls: type) -> dict[str, int]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any
 
 from memguard import _kinds
 
-_SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _class_dict: Any = type.__dict__["__dict__"].__get__
+_class_module: Any = type.__dict__["__module__"].__get__
 _class_lineage: Any = type.__dict__["__mro__"].__get__
 
 
@@ -55,18 +56,53 @@ def class_qualname(cls: type) -> str:
 
 def class_module(cls: type) -> str:
     """The name of a class's module, read past its metaclass."""
-    module = type.__getattribute__(cls, "__module__")
+    try:
+        module = _class_module(cls)
+    except AttributeError:  # taken out of the class
+        return ""
     return module if type(module) is str else ""
+
+
+def function_module(function: types.FunctionType) -> str:
+    """The name of a function's module; empty where it was set to something else."""
+    module = function.__module__
+    return module if type(module) is str else ""
+
+
+# Whatever has a dict may have one of a class that defines what it likes: its size, its entries.
+
+
+def entries(values: dict[Any, Any] | None) -> list[tuple[Any, Any]]:
+    """(key, value) of a dict, read past its class; none of None."""
+    return list(dict.items(values)) if values is not None else []
+
+
+def entry(values: dict[Any, Any] | None, key: str) -> Any:
+    """A dict's value under a key, read past its class; None when there is none."""
+    return dict.get(values, key) if values is not None else None
+
+
+def text_entry(values: dict[Any, Any] | None, key: str) -> str:
+    """The same where it is text, and nobody's subclass of it; else empty."""
+    found = entry(values, key)
+    return found if type(found) is str else ""
 
 
 def own_dict(value: Any) -> dict[str, Any] | None:
     """The instance's `__dict__`, read past anything its class defines; None when it has none."""
     for cls in lineage(type(value)):
         descriptor: Any = members(cls).get("__dict__")
-        if type(descriptor) in _SLOT_TYPES:
+        kind = type(descriptor)
+        # By identity: `in` would ask a metaclass whether classes are equal.
+        if kind is types.GetSetDescriptorType or kind is types.MemberDescriptorType:
             found = descriptor.__get__(value)
-            return found if isinstance(found, dict) else None
+            return found if isinstance_exact(found, dict) else None
     return None
+
+
+def bound_function(bound: functools.partial[Any]) -> Any:
+    """What a partial calls, read past what a subclass of it defines."""
+    return functools.partial.func.__get__(bound)
 
 
 def slots(value: Any) -> list[tuple[str, Any]]:
@@ -84,4 +120,4 @@ def slots(value: Any) -> list[tuple[str, Any]]:
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
     """(name, value) of what an instance has, in its dict and in its slots."""
-    return [*(own_dict(value) or {}).items(), *slots(value)]
+    return [*entries(own_dict(value)), *slots(value)]

@@ -13,7 +13,14 @@ from memguard.explain import building
 from memguard.explain.building import Built
 from memguard.explain.descent import Descent
 from memguard.explain.frames import Frames, is_own_file, is_user_file
-from memguard.explain.reading import class_module, is_tensor, isinstance_exact, own_dict
+from memguard.explain.reading import (
+    class_module,
+    entries,
+    is_tensor,
+    isinstance_exact,
+    own_dict,
+    text_entry,
+)
 from memguard.explain.unseen import references
 
 # A chain a user can follow is shorter than this; a linked list of graphs is cut here.
@@ -49,6 +56,7 @@ class Search:
         self._own = {id(item) for item in own} | frames.own_ids
         self._own |= {id(part) for part in (self.objects, self.parents, self.level, self.below)}
         self._modules = _module_dicts(frames)
+        self._own |= {key for key, name in self._modules.items() if _is_memguards(name)}
         self._descent: Descent | None = None
 
     def run(self, targets: Sequence[Any]) -> None:
@@ -195,7 +203,7 @@ class Search:
     def _is_ours(referrer: Any) -> bool:
         if type(referrer) is types.FrameType:
             return is_own_file(referrer.f_code.co_filename)
-        return class_module(type(referrer)).partition(".")[0] == "memguard"
+        return _is_memguards(class_module(type(referrer)))
 
     def is_root(self, item: Any) -> bool:
         """Whether the search ends here: a module's variables, a class, a running frame's local."""
@@ -213,12 +221,12 @@ class Search:
         """What the variables of the user's frames and modules hold."""
         for view in self.frames.views:
             if view.user and view.is_module_level:
-                yield from list(view.frame.f_globals.values())
+                yield from (value for _, value in entries(view.frame.f_globals))
         yield from self.frames.user_values()
         for name, module in list(sys.modules.items()):
             values = own_dict(module) if isinstance_exact(module, types.ModuleType) else None
             if values is not None and is_user_module(name, values):
-                yield from list(values.values())
+                yield from (value for _, value in entries(values))
 
     def is_user_module(self, name: str) -> bool:
         """Whether the module of that name is the user's code."""
@@ -284,6 +292,10 @@ class Search:
             self._descent.release()
 
 
+def _is_memguards(module: str) -> bool:
+    return module.partition(".")[0] == "memguard"
+
+
 def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
     """Whether the module called `name` is the user's code."""
     if values is None:
@@ -291,11 +303,9 @@ def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
         values = own_dict(module) if module is not None else None
     if values is None:
         return False
-    file = values.get("__file__")
-    if not isinstance(file, str):
-        # A notebook's or an interactive session's __main__ has no file.
-        return name == "__main__"
-    return is_user_file(file)
+    file = text_entry(values, "__file__")
+    # A notebook's or an interactive session's __main__ has no file.
+    return is_user_file(file) if file else name == "__main__"
 
 
 def _module_dicts(frames: Frames) -> dict[int, str]:
@@ -307,5 +317,5 @@ def _module_dicts(frames: Frames) -> dict[int, str]:
                 names.setdefault(id(values), name)
     for view in frames.views:
         variables = view.frame.f_globals
-        names.setdefault(id(variables), str(variables.get("__name__", "__main__")))
+        names.setdefault(id(variables), text_entry(variables, "__name__") or "__main__")
     return names

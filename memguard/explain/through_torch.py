@@ -45,41 +45,52 @@ def may_be_hidden(thing: Any) -> bool:
 
 
 def live_tensors() -> list[Any]:
-    """Every living tensor, the oldest first (a heap pass); none where torch is not loaded."""
+    """Every living tensor, roughly the oldest first (a heap pass); none without torch."""
     door = _kinds.torch_door()
     return objects_of(family(door.Tensor)) if door is not None else []
 
 
-def carriers_of(things: Sequence[Any], tensors: Sequence[Any]) -> list[Carrier]:
-    """Those of the tensors whose graphs hold one of the things (some milliseconds)."""
+def carriers_of(things: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Carrier], bool]:
+    """Those of the tensors whose graphs hold one of the things (some milliseconds).
+
+    Also whether every graph was looked through: False when the nodes to be looked at ran out.
+    """
     door = _kinds.torch_door()
     if door is None or not things:
-        return []
+        return [], True
     wanted = {id(thing) for thing in things}
     # The newest first: what a loop holds is likelier to be meant than what was there before it.
     newest = [tensor for tensor in reversed(tensors) if id(tensor) not in wanted]
     with door.without_overrides():
-        found = list(_in_graphs(door, newest, wanted))
+        found: list[Carrier] = []
+        complete = _look_through(door, newest, wanted, found)
     newest.clear()
-    return found[:MAX_CARRIERS]
+    return found[:MAX_CARRIERS], complete
 
 
-def _in_graphs(door: Any, tensors: Sequence[Any], wanted: set[int]) -> Iterator[Carrier]:
+def _look_through(
+    door: Any, tensors: Sequence[Any], wanted: set[int], found: list[Carrier]
+) -> bool:
+    """Add the tensors whose graphs hold something that is wanted; False when the nodes ran out."""
     budget = MAX_NODES
     seen: set[Any] = set()
     for tensor in tensors:
         root = door.node_of(tensor) if door.is_attached(tensor) else None
         pending = [root] if root is not None and root not in seen else []
         seen.update(pending)
-        while pending and budget > 0:
+        while pending:
+            if budget <= 0:
+                return False
             node = pending.pop()
             budget -= 1
             for thing, how in _held_by_node(door, node, wanted):
-                yield Carrier(tensor, thing, f".grad_fn{'' if node is root else ' …'}{how}")
+                text = f".grad_fn{'' if node is root else ' …'}{how}"
+                found.append(Carrier(tensor, thing, text))
             for following in door.next_nodes(node):
                 if following not in seen:
                     seen.add(following)
                     pending.append(following)
+    return True
 
 
 def _held_by_node(door: Any, node: Any, wanted: set[int]) -> Iterator[tuple[Any, str]]:

@@ -40,7 +40,11 @@ def _census(subject: str, looked: int, living: int) -> str:
     instances = plural(living, "living instance")
     if not living:
         return f"no instance of {clean(subject)} is alive"
-    shown = "" if looked == living else f"; {format_count(looked)} of them, from oldest to newest"
+    shown = (
+        ""
+        if looked == living
+        else f"; {format_count(looked)} of them, roughly from oldest to newest"
+    )
     return f"{instances} of {clean(subject)}{shown}"
 
 
