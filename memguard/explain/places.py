@@ -128,6 +128,8 @@ class Statement:
             assignment or its function's caller; `except Bad as error` for a caught exception.
         single: whether that variable is one number, going by what else is done with it (True after
             `loss.backward()`, False after `rows.mean()`); None when the source does not show it.
+        as_tensor: whether the file goes on to use what is kept as tensors, so that plain numbers
+            in their place would break it.
     """
 
     file: str
@@ -141,3 +143,4 @@ class Statement:
     pending: str | None = None
     origin: str | None = None
     single: bool | None = None
+    as_tensor: bool = False

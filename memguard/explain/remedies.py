@@ -65,7 +65,7 @@ def line_of(statement: Statement | None) -> Line | None:
     if statement is None:
         return None
     try:
-        return Line(statement.code)
+        return Line(statement.code, numbers=not statement.as_tensor)
     except ValueError:
         return None
 

@@ -35,12 +35,13 @@ class Line:
 
     Args:
         code: the statement's text.
+        numbers: whether a tensor may become a plain number; it is detached otherwise.
 
     Raises:
         ValueError: it is no single statement that parses.
     """
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, numbers: bool = True) -> None:
         try:
             body = ast.parse(code).body
         except UNPARSABLE as error:
@@ -49,6 +50,7 @@ class Line:
             raise ValueError(code)
         self.code = code
         self.node = body[0]
+        self._numbers = numbers
         self._changes: list[tuple[int, int, str]] = []
 
     def text(self, node: ast.expr) -> str:
@@ -62,6 +64,8 @@ class Line:
 
     def call_on(self, node: ast.expr, method: str) -> None:
         """Put a method call behind a part: `.detach()`."""
+        if method == ".item()" and not self._numbers:
+            method = ".detach()"
         self.replace(node, called_on(self.text(node), node, method))
 
     def result(self) -> str | None:
