@@ -19,7 +19,8 @@ def uses(folder: Path, after: str) -> bool:
     file.write_text(f"def main():\n    kept = []\n    {KEPT}\n" + after)
     source = read_source(str(file))
     assert isinstance(source, Source)
-    growth = next(node for node in ast.walk(source.module.node) if isinstance(node, ast.Expr))
+    nodes = ast.walk(source.module.node)
+    growth = next(node for node in nodes if isinstance(node, ast.Expr) and node.lineno == 3)
     return used_as_tensor(source, "kept", growth)
 
 

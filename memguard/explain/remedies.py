@@ -81,6 +81,8 @@ def _cycle(place: Place, statement: Statement | None) -> Remedy:
     )
     line = line_of(statement)
     value = line.find(statement.value) if line is not None and statement is not None else None
+    if line is not None and isinstance(line.node, (ast.Assign, ast.AnnAssign)):
+        value = line.node.value  # `node.me = node` has it on both sides
     if line is None or value is None:
         return Remedy(why, None, f"let one side hold {alternative}")
     inner = [n for n in ast.walk(value) if isinstance(n, ast.Name) and n.id in ("self", "cls")]
