@@ -16,7 +16,6 @@ from memguard.explain.holders import holders_of
 from memguard.report import tests as telling
 from memguard.sensors.births import Births
 from memguard.testing.code import spots_of
-from memguard.testing.leftovers import leftover
 from memguard.testing.runs import PATIENCE, Runs
 
 
@@ -95,6 +94,9 @@ def assert_no_growth(fn: Callable[[], object], repeat: int = 5) -> None:
             if not runs.end():
                 return
         if runs.grow():
+            # Explaining loads torch, which is there by now.
+            from memguard.testing.leftovers import leftover
+
             name = getattr(fn, "__name__", type(fn).__name__)
             finding, bound = leftover(runs.survivors(), runs.earlier(), name, spots_of(fn))
             if bound is None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -19,8 +19,6 @@ from memguard.report import tests as telling
 from memguard.sensors.births import Births
 from memguard.testing import options
 from memguard.testing.asserting import outlives
-from memguard.testing.code import stack_of
-from memguard.testing.leftovers import leftover
 from memguard.testing.options import Wanted
 from memguard.testing.runs import Runs
 from memguard.testing.tester import EXPECTED
@@ -37,17 +35,21 @@ class _Check:
 
     Attributes:
         passed: whether everything so far has.
+        judged: whether what it leaves is judged; else only what it expects to be freed is.
         again: whether it is being run once more, to see whether it leaves something each time.
         left: whether the last run left anything.
+        globs: a doctest's variables, as they are before it runs.
         told: what is said in the progress line; see `plugin.pytest_report_teststatus`.
     """
 
     plan: Wanted
     runs: Runs
+    judged: bool = True
     passed: bool = True
     again: bool = False
     left: bool = False
     told: str = "checked"
+    globs: dict[str, Any] = field(default_factory=dict)
     row: dict[str, Any] | None = None
     text: str = ""
     seconds: float = 0.0
@@ -101,9 +103,12 @@ class Checker:
         check = item.stash.get(_CHECK, None)
         if check is None or not check.again:
             plan = item.stash.get(_PLAN, None)
-            if plan is None:
+            if plan is None and "memguard" not in getattr(item, "fixturenames", ()):
                 return (yield)
-            item.stash[_CHECK] = check = _Check(plan, Runs(self._sensor()))
+            check = _Check(plan or Wanted(), Runs(self._sensor()), judged=plan is not None)
+            item.stash[_CHECK] = check
+            # Running a doctest empties its variables.
+            check.globs = dict(getattr(getattr(item, "dtest", None), "globs", ()))
         check.runs.begin()
         return (yield)
 
@@ -126,18 +131,18 @@ class Checker:
     ) -> Generator[None, object, object]:
         """Judge the test when it and its own fixtures are gone, and before wider ones go."""
         check = item.stash.get(_CHECK, None)
-        if check is None and EXPECTED not in item.stash:
+        if check is None:
             return (yield)
         try:
             with _only_the_test(item):
                 result = yield
             _forget_fixtures(item)
-            if check is not None and check.again:
+            if check.again:
                 check.left = check.runs.end()
             else:
                 self._judge(item, nextitem, check)
         finally:
-            if check is None or not check.again:
+            if not check.again:
                 _tear_down_rest(item, nextitem)
         return result
 
@@ -153,8 +158,6 @@ class Checker:
             report.longrepr = _as_failure(item, text)
             report.memguard = "leaked"  # type: ignore[attr-defined]
         if check is None or check.again:
-            if check is not None:
-                check.passed = check.passed and report.passed
             return report
         check.passed = check.passed and report.passed and not hasattr(report, "wasxfail")
         if report.when == "call" and check.passed:
@@ -166,7 +169,7 @@ class Checker:
     def _put_into(self, report: Any, item: pytest.Item, check: _Check) -> None:
         if check.passed:
             report.memguard = check.told
-        report.memguard_judged = check.seconds
+        report.memguard_judged = check.seconds if check.judged else None
         report.memguard_row = check.row
         report.memguard_text = check.text
         if check.row is not None:
@@ -182,20 +185,18 @@ class Checker:
             self._births.install()
         return self._births
 
-    def _judge(self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check | None) -> None:
+    def _judge(self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check) -> None:
         began = time.perf_counter()
         try:
-            if check is not None and not check.passed:
+            if not check.passed or not check.judged:
                 check.runs.abandon()
-            elif check is not None:
-                left = check.runs.end()
+            left = check.passed and check.judged and check.runs.end()
+            if check.passed:
                 self._check_expected(item)
+            if check.passed and check.judged:
                 self._rule(item, nextitem, check, left)
-            else:
-                self._check_expected(item)
         finally:
-            if check is not None:
-                check.seconds = time.perf_counter() - began
+            check.seconds = time.perf_counter() - began
 
     def _check_expected(self, item: pytest.Item) -> None:
         expected = item.stash.get(EXPECTED, [])
@@ -218,6 +219,10 @@ class Checker:
             if plan.leaky is not None:
                 raise Leaked(telling.mended(item.name, plan.leaky))
             return
+        # Explaining loads torch, which is there by now.
+        from memguard.testing.code import stack_of
+        from memguard.testing.leftovers import leftover
+
         finding, bound = leftover(runs.survivors(), runs.earlier(), item.name, stack_of(item))
         outcome = self._outcome(plan, finding, bound)
         check.text = telling.render(finding, len(runs))
@@ -260,6 +265,8 @@ class Checker:
         """Run the test once more, untold; whether it passed."""
         properties, sections = len(item.user_properties), len(item._report_sections)
         check.again = True
+        if check.globs:
+            item.dtest.globs.update(check.globs)
         if hasattr(item, "_request"):
             item._request, item.funcargs = False, None
         try:
@@ -275,7 +282,7 @@ class Checker:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather what was found; on the controller of xdist what its workers found."""
-        if not hasattr(report, "memguard_judged"):
+        if getattr(report, "memguard_judged", None) is None:
             return
         self.judged += 1
         self.seconds += report.memguard_judged

@@ -1,10 +1,9 @@
-"""Where a test's code stands: its function, its fixtures, and what it is called in a chain."""
+"""Where a test's code stands in the source: its function, its fixtures, what runs around it."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from memguard.explain.frames import is_user_file, qualified_name
@@ -12,9 +11,6 @@ from memguard.explain.places import Spot
 
 # Methods that run around each test of a class, pytest's and unittest's.
 _AROUND = ("setup_method", "teardown_method", "setUp", "tearDown", "asyncSetUp", "asyncTearDown")
-
-_FIXTURE = re.compile(r"\['(\w+)'\]")
-_VALUE = ".cached_result"
 
 
 def spots_of(fn: Any) -> list[Spot]:
@@ -42,15 +38,3 @@ def _functions(item: Any) -> Iterator[Any]:
         for definition in definitions:
             if definition.scope == "function" and inspect.isroutine(definition.func):
                 yield definition.func
-
-
-def of_fixture(chain: Sequence[str]) -> tuple[str, ...]:
-    """A chain through pytest's own records to a fixture's value, begun at the fixture."""
-    at = next((i for i, entry in enumerate(chain) if entry.startswith(_VALUE)), None)
-    if at is None:
-        return tuple(chain)
-    names = [match[1] for entry in chain[:at] if (match := _FIXTURE.match(entry))]
-    rest = list(chain[at + 1 :])
-    kind = rest.pop(0).partition(": ")[2] if rest else ""
-    name = f"fixture {names[-1]}" if names else "a fixture"
-    return (f"{name}: {kind}" if kind else name, *rest)

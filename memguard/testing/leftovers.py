@@ -16,7 +16,7 @@ from memguard.explain.places import Spot
 from memguard.explain.wording import name_of, where_of
 from memguard.records import Amount, CodeLine, Finding, Growth, Holder
 from memguard.report.tests import summary
-from memguard.testing.code import of_fixture
+from memguard.testing.familiar import familiar
 
 # Survivors that are weighed; a test leaves few, and the rest adds nothing to the explanation.
 MOST_WEIGHED = 2000
@@ -150,8 +150,7 @@ def leftover(
     holders = tuple(_holder(one, total, size, explanation) for one in located)
     if not holders and first is not None:
         holders = tuple(
-            replace(one, survivors=total, bytes=size, chain=of_fixture(one.chain))
-            for one in why_alive(first).holders
+            familiar(replace(one, survivors=total, bytes=size)) for one in why_alive(first).holders
         )
     del first
     amount = Amount(total, nodes, size)
@@ -193,7 +192,7 @@ def _holder(located: Located, survivors: int, size: int, explanation: Explanatio
     place, statement, advice = located.place, located.statement, located.advice
     share = survivors if len(explanation.located) <= 1 else located.survivors
     context = () if statement is None else statement.context
-    return Holder(
+    holder = Holder(
         name=name_of(place),
         where=where_of(place),
         file=statement.file if statement is not None else place.file,
@@ -202,7 +201,7 @@ def _holder(located: Located, survivors: int, size: int, explanation: Explanatio
         type=located.type,
         survivors=share,
         bytes=size,
-        chain=of_fixture(located.chain),
+        chain=located.chain,
         function=statement.function if statement is not None else place.function,
         context=tuple(CodeLine(line, text) for line, text in context),
         why=advice.why,
@@ -211,3 +210,4 @@ def _holder(located: Located, survivors: int, size: int, explanation: Explanatio
         bound=located.limit,
         modules=located.modules,
     )
+    return familiar(holder, located.thread)
