@@ -548,16 +548,30 @@ def test_flaky_tests_are_run_again_by_their_plugin(run: Run) -> None:
         def test_leaks():
             KEPT.append(torch.ones(2))
     """
-    result = run(source, "--memguard", "--reruns", "1", "-p", "pytest_rerunfailures", apart=True)
+    result = run(source, "--memguard", "--reruns", "1", apart=True)
 
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
     assert outcomes["failed"] == 1
 
 
-@pytest.mark.skipif(not _has("pytest_forked"), reason="pytest-forked is not installed")
-def test_tests_in_processes_of_their_own_are_judged_there(run: Run) -> None:
-    """`--forked`."""
-    result = run(LEAK + HEALTHY, "--memguard", "--forked", apart=True)
+@pytest.mark.parametrize("name", ["asyncio", "anyio"])
+def test_coroutines_are_judged(run: Run, name: str) -> None:
+    """As pytest-asyncio and anyio run them."""
+    if not _has({"asyncio": "pytest_asyncio"}.get(name, name)):
+        pytest.skip("its plugin is not installed")
+    source = f"""
+        import pytest, torch
+        KEPT = []
+        pytestmark = pytest.mark.{name}
+        @pytest.fixture
+        def anyio_backend(): return "asyncio"
+        async def test_leaks(anyio_backend):
+            KEPT.append(torch.ones(2))
+        async def test_healthy(anyio_backend):
+            torch.ones(2)
+    """
+    result = run(source, "--memguard", apart=True)
 
     result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*KEPT.append(torch.ones(2))*"])

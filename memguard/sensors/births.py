@@ -8,7 +8,6 @@ generation only, so a heap of a million objects costs no more than an empty one.
 from __future__ import annotations
 
 import gc
-import time
 from typing import Any
 
 from memguard import _kinds
@@ -22,9 +21,6 @@ OWN_OBJECTS = 32
 # asked whether they have been given a new graph in place, at 0.2 µs each.
 MOST_ELDERS = 20_000
 MOST_CARRIERS = 1000
-
-# Share of the time that asking for new classes may take while the collector runs.
-REFRESHING = 0.01
 
 
 class _EndOfLook:
@@ -48,10 +44,9 @@ class Births:
         "_installed",
         "_looking",
         "_marks",
+        "_metaclasses",
         "_open",
         "_paused",
-        "_refreshed",
-        "_refreshing",
     )
 
     def __init__(self) -> None:
@@ -62,7 +57,7 @@ class Births:
         self._marks: set[Mark] = set()
         self._open = False
         self._paused = 0
-        self._refreshed = self._refreshing = 0.0
+        self._metaclasses: frozenset[int] = frozenset()
         self._installed = self._looking = self._collecting = False
 
     def install(self) -> None:
@@ -72,7 +67,7 @@ class Births:
         """
         self._refresh()
         if self._classes:
-            for item in objects_of(self._classes):
+            for item in objects_of(self._classes - self._metaclasses):
                 self._add_elder(item)
         self._end_of_look = _EndOfLook()
         gc.callbacks.append(self._on_collection)
@@ -125,14 +120,12 @@ class Births:
         return alive(self._carriers)
 
     def _refresh(self) -> None:
-        """The classes to look for, subclasses defined meanwhile included."""
+        """The classes to look for; asking takes half a millisecond, as torch alone has hundreds."""
         door = _kinds.torch_door()
-        if door is None:
-            return
-        began = time.perf_counter()
-        self._classes = family(door.Tensor, door.Module, door.Optimizer, _EndOfLook)
-        self._refreshed = time.perf_counter()
-        self._refreshing = self._refreshed - began
+        if door is not None:
+            self._metaclasses = family(type)
+            kinds = family(door.Tensor, door.Module, door.Optimizer, _EndOfLook)
+            self._classes = kinds | self._metaclasses
 
     def _look(self) -> None:
         # A collection in the midst would run finalizers while everything young is held. It need
@@ -154,17 +147,19 @@ class Births:
         )
 
     def _meet(self) -> None:
-        since = time.perf_counter() - self._refreshed
-        if not self._collecting or since * REFRESHING > self._refreshing:
-            self._refresh()
         if not self._classes:
-            return
-        found = objects_of(self._classes, generation=0)
+            self._refresh()
+            if not self._classes:
+                return
+        found = self._new()
+        # A class is an object like any other: a new one may be a kind of module.
+        if any(id(type(item)) in self._metaclasses for item in found):
+            found.clear()
+            self._refresh()
+            found = self._new()
         counts = self._open and not self._paused
-        for item in reversed(found):
-            if item is self._end_of_look:
-                break
-            if type(item) is _EndOfLook:
+        for item in found:
+            if id(type(item)) in self._metaclasses:
                 continue
             if counts:
                 self._marks.add(Mark(item, self._marks.discard))
@@ -172,6 +167,16 @@ class Births:
                 self._add_elder(item)
         found.clear()
         self._end_of_look = _EndOfLook()
+
+    def _new(self) -> list[Any]:
+        """What was born since the last look, and classes that were made."""
+        found = []
+        for item in reversed(objects_of(self._classes, generation=0)):
+            if item is self._end_of_look:
+                break
+            if type(item) is not _EndOfLook:
+                found.append(item)
+        return found
 
     def _add_elder(self, item: Any) -> None:
         if type(item) is _EndOfLook or len(self._elders) >= MOST_ELDERS:

@@ -18,10 +18,8 @@ from memguard.records import Finding
 from memguard.report import tests as telling
 from memguard.sensors.births import Births
 from memguard.testing import options
-from memguard.testing.asserting import outlives
-from memguard.testing.options import Wanted
+from memguard.testing.options import EXPECTED, Wanted
 from memguard.testing.runs import Runs
-from memguard.testing.tester import EXPECTED
 from memguard.triage import Triage
 
 
@@ -36,6 +34,7 @@ class _Check:
     Attributes:
         passed: whether everything so far has.
         judged: whether what it leaves is judged; else only what it expects to be freed is.
+        ruled: whether it was, since it had passed.
         again: whether it is being run once more, to see whether it leaves something each time.
         left: whether the last run left anything.
         globs: a doctest's variables, as they are before it runs.
@@ -45,6 +44,7 @@ class _Check:
     plan: Wanted
     runs: Runs
     judged: bool = True
+    ruled: bool = False
     passed: bool = True
     again: bool = False
     left: bool = False
@@ -169,7 +169,7 @@ class Checker:
     def _put_into(self, report: Any, item: pytest.Item, check: _Check) -> None:
         if check.passed:
             report.memguard = check.told
-        report.memguard_judged = check.seconds if check.judged else None
+        report.memguard_judged = check.seconds if check.ruled else None
         report.memguard_row = check.row
         report.memguard_text = check.text
         if check.row is not None:
@@ -194,12 +194,17 @@ class Checker:
             if check.passed:
                 self._check_expected(item)
             if check.passed and check.judged:
+                check.ruled = True
                 self._rule(item, nextitem, check, left)
         finally:
             check.seconds = time.perf_counter() - began
 
     def _check_expected(self, item: pytest.Item) -> None:
         expected = item.stash.get(EXPECTED, [])
+        if not expected:
+            return
+        from memguard.testing.asserting import outlives
+
         found = [(label, outlives(ref)) for ref, label in expected]
         expected.clear()
         for label, told in found:
@@ -344,10 +349,13 @@ def _only_the_test(item: Any) -> Iterator[None]:
 
 def _tear_down_rest(item: Any, nextitem: pytest.Item | None) -> None:
     """Tear down what the next test does not share, with its output captured as ever."""
+    state = item.session._setupstate
+    if nextitem is not None and list(state.stack) == nextitem.listchain()[: len(state.stack)]:
+        return
     capture = item.config.pluginmanager.getplugin("capturemanager")
     captured = capture.item_capture("teardown", item) if capture is not None else None
     with captured or contextlib.nullcontext():
-        item.session._setupstate.teardown_exact(nextitem)
+        state.teardown_exact(nextitem)
 
 
 def _as_failure(item: pytest.Item, text: str) -> ExceptionChainRepr:

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
+
 from memguard.patterns import Pattern
 from memguard.units import parse_size
 from memguard.values import read_ignore
 
 if TYPE_CHECKING:
-    import pytest
+    import weakref
+
+# What a test expects to be freed with it, held weakly, and how the test calls it.
+Expected = list[tuple["weakref.ref[Any]", str]]
+EXPECTED: pytest.StashKey[Expected] = pytest.StashKey()
 
 Action = Literal["fail", "warn", "report"]
 ACTIONS = ("fail", "warn", "report")

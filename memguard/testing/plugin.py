@@ -123,7 +123,8 @@ def memguard_fixture(request: pytest.FixtureRequest) -> Iterator[Tester]:
     `memguard.expect_freed(obj, "the model")` fails it if the object is alive after it, and
     `memguard.assert_freed(obj)` and `memguard.assert_no_growth(fn, repeat=5)` fail at once.
     """
-    from memguard.testing.tester import EXPECTED, Tester
+    from memguard.testing.options import EXPECTED
+    from memguard.testing.tester import Tester
 
     tester = Tester()
     request.node.stash[EXPECTED] = tester.expected

@@ -65,11 +65,16 @@ class Runs:
     def end(self) -> bool:
         """The run has ended; whether anything it made is alive.
 
-        Collects garbage once, and only if there are survivors.
+        Collects garbage only if there are survivors: what is young, and everything once if there
+        are survivors still.
         """
         run = self._runs[-1]
         run.marks = self._births.end()
         run.carriers = self._given_graphs(run)
+        if not run.left():
+            return False
+        # What a test leaves in cycles is young; the whole heap is seldom worth a look.
+        gc.collect(1)
         if not run.left():
             return False
         gc.collect()

@@ -6,17 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from memguard.alive import WhyAlive, why_alive
 from memguard.errors import UsageError
 from memguard.testing import asserting
+from memguard.testing.options import Expected
 
 if TYPE_CHECKING:
     from memguard.guard import Guard
-
-Expected = list[tuple["weakref.ref[Any]", str]]
-EXPECTED: pytest.StashKey[Expected] = pytest.StashKey()
 
 
 class Tester:
