@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from _pytest._code.code import ExceptionChainRepr, ReprFileLocation, ReprTracebackNative
-from _pytest.runner import runtestprotocol
 
 from memguard.errors import LeakWarning
 from memguard.records import Finding
 from memguard.report import tests as telling
 from memguard.sensors.births import Births
-from memguard.testing import options
+from memguard.testing import options, phases
 from memguard.testing.options import EXPECTED, Wanted
 from memguard.testing.runs import Runs
 from memguard.triage import Triage
@@ -134,16 +131,16 @@ class Checker:
         if check is None:
             return (yield)
         try:
-            with _only_the_test(item):
+            with phases.only_the_test(item):
                 result = yield
-            _forget_fixtures(item)
+            phases.forget_fixtures(item)
             if check.again:
                 check.left = check.runs.end()
             else:
                 self._judge(item, nextitem, check)
         finally:
             if not check.again:
-                _tear_down_rest(item, nextitem)
+                phases.tear_down_rest(item, nextitem)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -155,7 +152,7 @@ class Checker:
         check = item.stash.get(_CHECK, None)
         if call.excinfo is not None and isinstance(call.excinfo.value, Leaked):
             text = str(call.excinfo.value)
-            report.longrepr = _as_failure(item, text)
+            report.longrepr = phases.as_failure(item, text)
             report.memguard = "leaked"  # type: ignore[attr-defined]
         if check is None or check.again:
             return report
@@ -268,20 +265,13 @@ class Checker:
 
     def _run_again(self, item: Any, nextitem: pytest.Item | None, check: _Check) -> bool:
         """Run the test once more, untold; whether it passed."""
-        properties, sections = len(item.user_properties), len(item._report_sections)
         check.again = True
         if check.globs:
             item.dtest.globs.update(check.globs)
-        if hasattr(item, "_request"):
-            item._request, item.funcargs = False, None
         try:
-            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            return phases.run_once_more(item, nextitem)
         finally:
             check.again = False
-            if hasattr(item, "_request"):
-                item.funcargs = {}
-            del item.user_properties[properties:], item._report_sections[sections:]
-        return all(report.passed for report in reports)
 
     # --- telling ---
 
@@ -323,44 +313,3 @@ class Checker:
             terminalreporter.section("memguard", sep="=")
             for line in lines:
                 terminalreporter.write_line(line)
-
-
-def _forget_fixtures(item: Any) -> None:
-    """Let go of fixtures' values as pytest does a moment later."""
-    if getattr(item, "funcargs", None):
-        item.funcargs = {}
-
-
-@contextlib.contextmanager
-def _only_the_test(item: Any) -> Iterator[None]:
-    """Inside, tearing down reaches the test itself, not the class, module and session around it."""
-    state = item.session._setupstate
-    plain = type(state).teardown_exact
-
-    def teardown_exact(nextitem: pytest.Item | None) -> None:
-        plain(state, item.parent)
-
-    state.teardown_exact = teardown_exact
-    try:
-        yield
-    finally:
-        del state.teardown_exact
-
-
-def _tear_down_rest(item: Any, nextitem: pytest.Item | None) -> None:
-    """Tear down what the next test does not share, with its output captured as ever."""
-    state = item.session._setupstate
-    if nextitem is not None and list(state.stack) == nextitem.listchain()[: len(state.stack)]:
-        return
-    capture = item.config.pluginmanager.getplugin("capturemanager")
-    captured = capture.item_capture("teardown", item) if capture is not None else None
-    with captured or contextlib.nullcontext():
-        state.teardown_exact(nextitem)
-
-
-def _as_failure(item: pytest.Item, text: str) -> ExceptionChainRepr:
-    """A failure without traceback that xdist, JUnit and the short summary can all tell."""
-    path, line, _ = item.location
-    headline = text.partition("\n")[0]
-    crash = ReprFileLocation(path, (line or 0) + 1, headline)
-    return ExceptionChainRepr([(ReprTracebackNative([text + "\n"]), crash, None)])

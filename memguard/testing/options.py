@@ -123,8 +123,8 @@ def wanted(item: pytest.Item, action: Action | None, repeat: int) -> Wanted | No
     if leaky is not None:
         reason = leaky.kwargs.get("reason", leaky.args[0] if leaky.args else "")
         plan = replace(plan, leaky=str(reason))
-    # With fewer runs nothing would be left to judge by.
-    return replace(plan, action=found, repeat=max(plan.repeat, plan.window + 1))
+    # The runs of the window come on top: they are not judged.
+    return replace(plan, action=found, repeat=plan.repeat + plan.window)
 
 
 def tuned(
