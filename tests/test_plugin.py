@@ -501,7 +501,8 @@ def test_not_asked_it_loads_no_torch(run: Run, pytester: pytest.Pytester) -> Non
             print("LOADED", sorted(heavy & set(sys.modules)))
         """
     )
-    words = [sys.executable, "-m", "pytest", "-s", "-p", "memguard.testing.plugin"]
+    words = [sys.executable, "-m", "pytest", "-s", "-p", "no:memguard"]
+    words += ["-p", "memguard.testing.plugin"]
     words += ["-p", "no:hypothesispytest"]
     for more, loaded in (([], "[]"), (["--memguard"], "torch")):
         ended = subprocess.run(
