@@ -137,7 +137,9 @@ def test_it(trainer):
 TOTAL = 0
 def test_it(model):
     global TOTAL
-    TOTAL = TOTAL + loss_of(model)
+    loss = loss_of(model)
+    loss.backward()
+    TOTAL = TOTAL + loss
 """,
         """
 LAST = 0
@@ -147,7 +149,7 @@ def test_it(model):
 """,
         "TOTAL",
         "global of test_run",
-        "TOTAL = TOTAL + loss_of(model)",
+        "TOTAL = TOTAL + loss",
     ),
     "module global summed in place": Case(
         """
@@ -516,3 +518,17 @@ def test_it():
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*test_it*bounded*"])
+
+
+def test_a_tensor_that_is_overwritten_in_place_keeps_one_graph(run: Run) -> None:
+    """It is older than the test, and its graph is another one each time."""
+    source = """
+LAST = torch.zeros(())
+
+def test_it(model):
+    LAST.detach_().copy_(loss_of(model))
+"""
+    result = run(BEGIN + source, "--memguard", "-v")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["* judged, none leaked"])

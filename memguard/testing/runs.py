@@ -27,18 +27,21 @@ class _Run:
     time, and a tensor from before may have been given a graph; canaries see both.
     """
 
-    __slots__ = ("canaries", "carriers", "marks", "since")
+    __slots__ = ("canaries", "carriers", "marked", "marks", "since")
 
     def __init__(self) -> None:
         self.marks: set[Mark] = set()
         self.canaries: set[Mark] = set()
         self.carriers: set[Mark] = set()
+        self.marked = False
         door = _kinds.torch_door()
         self.since: int = door.sequence_number() if door is not None else 0
 
     def left(self) -> int:
         """How much of it is alive."""
-        return len(self.marks) + len(self.canaries) + len(self.carriers)
+        # A tensor that outlives the run may be given another graph; then only canaries tell.
+        carriers = 0 if self.marked else len(self.carriers)
+        return len(self.marks) + len(self.canaries) + carriers
 
 
 class Runs:
@@ -136,8 +139,9 @@ class Runs:
         door = _kinds.torch_door()
         if door is None:
             return
+        run.marked = True
         with _kinds.without_overrides():
-            for tensor in [*alive(run.marks), *alive(run.carriers)]:
+            for tensor in [*alive(run.carriers), *alive(run.marks)]:
                 if len(run.canaries) >= MOST_CANARIES:
                     return
                 if door.is_tensor_type(type(tensor)) and door.is_attached(tensor):
