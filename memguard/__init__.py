@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memguard.alive import WhyAlive, why_alive
     from memguard.guard import Guard
     from memguard.records import Report
+    from memguard.testing.asserting import assert_freed, assert_no_growth
     from memguard.watching import watch
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "UsageError",
     "WhyAlive",
     "__version__",
+    "assert_freed",
+    "assert_no_growth",
     "watch",
     "why_alive",
 ]
@@ -45,6 +48,8 @@ _LATE = {
     "Guard": "memguard.guard",
     "Report": "memguard.records",
     "WhyAlive": "memguard.alive",
+    "assert_freed": "memguard.testing.asserting",
+    "assert_no_growth": "memguard.testing.asserting",
     "watch": "memguard.watching",
     "why_alive": "memguard.alive",
 }

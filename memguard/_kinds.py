@@ -59,6 +59,12 @@ def caches_casts() -> bool:
     return door is not None and door.caches_casts()
 
 
+def is_parameter(value: object) -> bool:
+    """Whether `value` is an nn.Parameter, judged by its real type."""
+    door = torch_door()
+    return door is not None and door.is_parameter(value)
+
+
 def is_context(value: object) -> bool:
     """Whether `value` is the ctx of a custom autograd Function."""
     door = torch_door()

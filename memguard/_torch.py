@@ -58,6 +58,11 @@ def is_optimizer(value: object) -> bool:
     return _inherits(type(value), torch.optim.Optimizer)
 
 
+def is_parameter(value: object) -> bool:
+    """Whether `value` is an nn.Parameter, judged by its real type."""
+    return _inherits(type(value), torch.nn.Parameter)
+
+
 def is_context(value: object) -> bool:
     """Whether `value` is the ctx of a custom autograd Function."""
     return _inherits(type(value), torch.autograd.function.FunctionCtx)

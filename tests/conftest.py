@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from plugin_runs import Run, runner
 
 import memguard
+
+pytest_plugins = ["pytester"]
 
 
 class Python(Protocol):
@@ -69,6 +72,12 @@ def python() -> Python:
 def environment() -> dict[str, str]:
     """Variables for a process that a test starts by itself."""
     return _environment()
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    """Runs pytest on a small test file under memguard's plugin."""
+    return runner(pytester)
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,6 +78,20 @@ def explain(question: Question) -> Explanation:
         stack = frames.stack()
         tell = _explain_graph if question.kind == "graph" else _explain_tensors
         return replace(tell(question, frames, stack), stack=tuple(stack))
+
+
+def explain_survivors(question: Question, stack: Sequence[Spot] = ()) -> Explanation:
+    """Name who holds `question.survivors`, of whatever kind; for code that has ended.
+
+    Args:
+        question: what survives, by birth; emptied when done.
+        stack: where that code stands in the source, since it is on no thread's stack any more.
+    """
+    with Frames() as frames, _torch.without_overrides():
+        spots = [*stack, *(frames.stack() if not stack else ())]
+        result = _from_survivors(question, question.survivors, frames, spots, graph.Weight())
+        question.survivors.clear()
+        return replace(result, stack=tuple(spots))
 
 
 def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Explanation:

@@ -64,6 +64,8 @@ def running_regions(program: Program, stack: Iterable[Spot]) -> list[Region]:
             continue
         loops = _around(scope, spot.line)
         found += (_loop_region(program, scope, loop, spot.line) for loop in loops)
+        if spot.repeated:
+            found.append(Region(program, scope, None, tuple(scope.pieces), spot.line))
     return found
 
 

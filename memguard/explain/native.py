@@ -24,9 +24,11 @@ def place_of(targets: Sequence[Any], program: Program, regions: Sequence[Region]
 
     Nothing is named that the program does not use.
     """
+    # A test may leave modules and optimizers as well.
+    tensors = [target for target in targets if _kinds.is_tensor_type(type(target))]
     with _kinds.without_overrides():
-        casts = any(tensor.requires_grad and tensor.is_leaf for tensor in targets)
-        constants = any(not tensor.requires_grad for tensor in targets)
+        casts = any(tensor.requires_grad and tensor.is_leaf for tensor in tensors)
+        constants = any(not tensor.requires_grad for tensor in tensors)
     if casts and _kinds.caches_casts() and _autocasts(program, regions):
         return Place("native", AUTOCAST, AUTOCAST, "C++")
     if constants and _compiles(program, regions):

@@ -34,12 +34,14 @@ class Spot:
         function: `co_qualname` (or `co_name` on 3.10); `<module>` at top level.
         first_line: `co_firstlineno`.
         line: line being executed.
+        repeated: whether it has ended and is run again and again as a whole, as a test is.
     """
 
     file: str
     function: str
     first_line: int
     line: int
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

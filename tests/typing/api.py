@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 
 import memguard
@@ -25,6 +27,8 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     answer.picture("why.svg")
     assert str(answer)
     assert answer.holders[0].line != answer.kept[0].others
+    memguard.assert_freed(weakref.ref(model))
+    memguard.assert_no_growth(lambda: model(torch.ones(1)), repeat=3)
     assert issubclass(memguard.LeakWarning, UserWarning)
     assert issubclass(memguard.MemguardWarning, UserWarning)
     return report.verdict + memguard.__version__

@@ -1,0 +1,103 @@
+"""What the pytest plugin costs: a passing test in a large heap, and a suite of trivial tests.
+
+    python benchmarks/plugin.py            # prints both
+    python benchmarks/plugin.py --heap 0   # the suite alone
+
+The first figure is the time that the plugin's own calls take around one trivial test, in a process
+whose heap has the given number of objects. The second is a whole `pytest` on 1,000 trivial tests,
+with `--memguard` and without, in turn, each in a process of its own: the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+TESTS = 1000
+SUITE = """
+import pytest
+import torch
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_trivial(number):
+    assert number >= 0
+"""
+
+
+def per_test(heap: int, rounds: int = 2000) -> tuple[float, float]:
+    """(median, 99th percentile) seconds of the plugin's look at a test that leaves nothing."""
+    import torch
+
+    from memguard.sensors.births import Births
+    from memguard.testing.runs import Runs
+
+    kept = [[number] for number in range(heap)]
+    model = torch.nn.Linear(8, 8)
+    gc.collect()
+    births = Births()
+    births.install()
+    times = []
+    try:
+        for _ in range(rounds):
+            runs = Runs(births)
+            began = time.perf_counter()
+            runs.begin()
+            taken = time.perf_counter() - began
+            model(torch.ones(4, 8)).sum().backward()
+            model.zero_grad()
+            began = time.perf_counter()
+            runs.end()
+            times.append(taken + time.perf_counter() - began)
+    finally:
+        births.remove()
+    del kept
+    times.sort()
+    return statistics.median(times), times[int(len(times) * 0.99)]
+
+
+def suite(folder: Path, *words: str) -> float:
+    """Seconds that pytest takes for the suite."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    began = time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--heap", type=int, default=500_000, help="objects; 0 leaves this out")
+    parser.add_argument("--rounds", type=int, default=7, help="pairs of suites; 0 leaves them out")
+    parser.add_argument("--plugin", default="", help="module to load, where it is not installed")
+    wanted = parser.parse_args()
+    if wanted.heap:
+        median, worst = per_test(wanted.heap)
+        print(f"{wanted.heap:,} objects: {median * 1e3:.3f} ms a passing test", end="")
+        print(f" (99th percentile {worst * 1e3:.3f} ms)")
+    if not wanted.rounds:
+        return
+    plugin = ("-p", "no:memguard", "-p", wanted.plugin) if wanted.plugin else ()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "test_suite.py").write_text(SUITE.format(tests=TESTS))
+        suite(folder)
+        asked, idle = [], []
+        for _ in range(wanted.rounds):
+            bare = suite(folder, "-p", "no:memguard")
+            idle.append(suite(folder, *plugin) / bare)
+            asked.append(suite(folder, *plugin, "--memguard") / bare)
+        print(
+            f"{TESTS:,} trivial tests: {statistics.median(asked):.3f} times with --memguard,",
+            end="",
+        )
+        print(f" {statistics.median(idle):.3f} times installed and not asked ({bare:.2f} s bare)")
+
+
+if __name__ == "__main__":
+    main()

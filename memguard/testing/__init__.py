@@ -1,0 +1,1 @@
+"""Leaky tests: the pytest plugin, and assertions that work without pytest."""

@@ -1,0 +1,71 @@
+"""Holders inside pytest, mocks and threads, told by the names that the writer of a test knows."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memguard.records import Holder
+
+_FIXTURE = re.compile(r"\['(\w+)'\]")
+# Where pytest keeps what a fixture has returned, as a chain and as an expression have it.
+_VALUE = ".cached_result"
+_IN_EXPRESSION = re.compile(r".*\.cached_result\[\.\.\.\]")
+# Where a mock keeps the arguments of its calls.
+_IN_MOCK = re.compile(r"\._mock_\w+.*")
+
+
+def familiar(holder: Holder, thread: str | None = None) -> Holder:
+    """A holder as the writer of the test knows it.
+
+    Args:
+        holder: as found.
+        thread: name of the thread whose running function it is a variable of.
+    """
+    chain = of_fixture(holder.chain)
+    if chain != holder.chain:
+        fixture = chain[0].partition(":")[0].partition(" ")[2]
+        name = _IN_EXPRESSION.sub(fixture, holder.name)
+        holder = replace(holder, chain=chain, name=name)
+    if _IN_MOCK.search(holder.name):
+        return _of_mock(holder)
+    if thread is not None and thread != threading.current_thread().name:
+        return _of_thread(holder, thread)
+    return holder
+
+
+def of_fixture(chain: Sequence[str]) -> tuple[str, ...]:
+    """A chain through pytest's own records to a fixture's value, begun at the fixture."""
+    at = next((i for i, entry in enumerate(chain) if entry.startswith(_VALUE)), None)
+    if at is None:
+        return tuple(chain)
+    names = [match[1] for entry in chain[:at] if (match := _FIXTURE.match(entry))]
+    rest = list(chain[at + 1 :])
+    kind = rest.pop(0).partition(": ")[2] if rest else ""
+    name = f"fixture {names[-1]}" if names else "a fixture"
+    return (f"{name}: {kind}" if kind else name, *rest)
+
+
+def _of_mock(holder: Holder) -> Holder:
+    name = _IN_MOCK.sub("", holder.name)
+    return replace(
+        holder,
+        name=name,
+        where="a mock",
+        type="Mock",
+        why=f"{name} is a mock, which keeps the arguments of all its calls",
+        fix=f"{name}.reset_mock()",
+        alternative="make the mock in the test or in a function-scoped fixture",
+    )
+
+
+def _of_thread(holder: Holder, thread: str) -> Holder:
+    function = f" in {holder.function}" if holder.function else ""
+    return replace(
+        holder,
+        why=f"thread {thread} still runs{function} when the test is over, with its variables",
+        fix=None,
+        alternative="end the thread in the test or its fixture, and join() it",
+    )

@@ -1,0 +1,132 @@
+"""The pytest plugin: options, markers and the fixture; loads nothing more before it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from memguard.testing.tester import Tester
+
+CHECKER = "memguard-checker"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options and their ini twins."""
+    group = parser.getgroup("memguard", "tests that leave tensors or graphs behind (memguard)")
+    told = {
+        "--memguard": "check every test, and fail those that leak",
+        "--memguard=fail": "the same",
+        "--memguard=warn": "check every test, and warn of those that leak",
+        "--memguard=report": "check every test, and only list those that leak",
+        "--memguard=off": "check no test but those that are marked",
+    }
+    for name, text in told.items():
+        # Whole words, since an optional value would swallow the path that follows.
+        group.addoption(
+            name,
+            action="store_const",
+            const=name.partition("=")[2] or "fail",
+            dest="memguard",
+            default=None,
+            help=text,
+        )
+    group.addoption(
+        "--memguard-repeat",
+        metavar="N",
+        default=None,
+        help="runs of a test that leaves something, at most: what grows each time is a leak "
+        "(default 2; 1: whatever is left is one)",
+    )
+    group.addoption(
+        "--memguard-report",
+        metavar="FILE",
+        default=None,
+        help="write what was found to this file, as JSON",
+    )
+    group.addoption(
+        "--memguard-ignore",
+        metavar="PATTERN",
+        action="append",
+        default=None,
+        help="leave out what matches (holder:..., kind:..., file:..., fingerprint:..., or a file "
+        "of patterns); may be given more than once",
+    )
+    parser.addini("memguard", "fail, warn, report or off: as --memguard", default="off")
+    parser.addini("memguard_repeat", "as --memguard-repeat", default="")
+    parser.addini("memguard_report", "as --memguard-report", default="")
+    parser.addini("memguard_ignore", "as --memguard-ignore, one a line", type="linelist")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the markers known, and start where the session asks for it."""
+    from memguard.testing.options import MARKERS
+
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    if config.getoption("memguard") or config.getini("memguard") != "off":
+        _start(config)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start where a test asks for it."""
+    manager = config.pluginmanager
+    if not manager.hasplugin(CHECKER) and any(map(_asks, items)):
+        _start(config)
+    if manager.hasplugin(CHECKER):
+        from memguard.testing.options import WrongOption
+
+        try:
+            manager.getplugin(CHECKER).plan(items)
+        except WrongOption as error:
+            raise pytest.UsageError(f"memguard: {error}") from None
+
+
+def _asks(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("memguard") or item.get_closest_marker("no_leak")
+    return marked is not None or "memguard" in getattr(item, "fixturenames", ())
+
+
+def _start(config: pytest.Config) -> None:
+    from memguard.testing.checking import Checker
+    from memguard.testing.options import WrongOption
+
+    try:
+        checker = Checker(config)
+    except WrongOption as error:
+        raise pytest.UsageError(f"memguard: {error}") from None
+    config.pluginmanager.register(checker, CHECKER)
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str | tuple[str, dict[str, bool]]] | None:
+    """A leaky test has its own letter; a checked one has passed only when it is gone."""
+    told = getattr(report, "memguard", None)
+    if told is None:
+        return None
+    if told == "wait":
+        return "", "", ""
+    if report.failed:
+        return "failed", "L", ("LEAKED", {"red": True})
+    return ("passed", "l", "PASSED, LEAKY") if told == "leaky" else ("passed", ".", "PASSED")
+
+
+@pytest.fixture(name="memguard")
+def memguard_fixture(request: pytest.FixtureRequest) -> Iterator[Tester]:
+    """A guard for loops inside a test, and assertions about memory.
+
+    `memguard.watch(model, optimizer)` is a guard that closes with the test,
+    `memguard.expect_freed(obj, "the model")` fails it if the object is alive after it, and
+    `memguard.assert_freed(obj)` and `memguard.assert_no_growth(fn, repeat=5)` fail at once.
+    """
+    from memguard.testing.options import EXPECTED
+    from memguard.testing.tester import Tester
+
+    tester = Tester()
+    request.node.stash[EXPECTED] = tester.expected
+    yield tester
+    tester.close()

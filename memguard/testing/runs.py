@@ -1,0 +1,163 @@
+"""Runs of the same code, and what each of them leaves alive."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+from memguard import _kinds
+from memguard.judge.repeats import grows
+from memguard.sensors.births import Births, alive
+from memguard.sensors.marks import Mark
+
+# Seconds to wait for threads to let go before survivors are believed; where there are none, the
+# first.
+PATIENCE = (0.001, 0.01, 0.05)
+
+# Graphs of one run that are watched node by node; a touched node is freed recursively.
+MOST_CANARIES = 16
+
+
+class _Run:
+    """What one run made and left: marks of objects, and canaries in graphs.
+
+    A graph may outlive every tensor that was made with it, inside a sum that is made anew each
+    time, and a tensor from before may have been given a graph; canaries see both.
+    """
+
+    __slots__ = ("canaries", "carriers", "marked", "marks", "since")
+
+    def __init__(self) -> None:
+        self.marks: set[Mark] = set()
+        self.canaries: set[Mark] = set()
+        self.carriers: set[Mark] = set()
+        self.marked = False
+        door = _kinds.torch_door()
+        self.since: int = door.sequence_number() if door is not None else 0
+
+    def left(self) -> int:
+        """How much of it is alive."""
+        # A tensor that outlives the run may be given another graph; then only canaries tell.
+        carriers = 0 if self.marked else len(self.carriers)
+        return len(self.marks) + len(self.canaries) + carriers
+
+
+class Runs:
+    """Runs of one test or function, one after the other.
+
+    Args:
+        births: the sensor; it is to be installed already.
+    """
+
+    __slots__ = ("_births", "_runs")
+
+    def __init__(self, births: Births) -> None:
+        self._births = births
+        self._runs: list[_Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def begin(self) -> None:
+        """A run begins."""
+        self._runs.append(_Run())
+        self._births.begin()
+
+    def end(self) -> bool:
+        """The run has ended; whether anything it made is alive.
+
+        Collects garbage only if there are survivors: what is young, and everything once if there
+        are survivors still.
+        """
+        run = self._runs[-1]
+        run.marks = self._births.end()
+        run.carriers = self._given_graphs(run)
+        if not run.left():
+            return False
+        # What a test leaves in cycles is young; the whole heap is seldom worth a look.
+        gc.collect(1)
+        if not run.left():
+            return False
+        gc.collect()
+        self._forgive(run)
+        for seconds in PATIENCE if threading.active_count() > 1 else PATIENCE[:1]:
+            if not run.left():
+                return False
+            time.sleep(seconds)
+        self._mark_graphs(run)
+        return bool(run.left())
+
+    def abandon(self) -> None:
+        """The run is not to be judged."""
+        self._births.end()
+
+    def grow(self, window: int = 0) -> bool:
+        """Whether each run left something that is still alive, the last `window` aside."""
+        return grows([run.left() for run in self._runs], window)
+
+    def survivors(self) -> list[Any]:
+        """What the last run left; hold it no longer than needed."""
+        return self._alive(self._runs[-1:])
+
+    def earlier(self) -> list[Any]:
+        """What the runs before the last left, and the last did not."""
+        last = {id(item) for item in self._alive(self._runs[-1:])}
+        return [item for item in self._alive(self._runs[:-1]) if id(item) not in last]
+
+    @staticmethod
+    def _alive(runs: list[_Run]) -> list[Any]:
+        found = [item for run in runs for item in (*alive(run.marks), *alive(run.carriers))]
+        return list({id(item): item for item in found}.values())
+
+    def _given_graphs(self, run: _Run) -> set[Mark]:
+        """Tensors from before the run that hang on a graph which it made."""
+        found: set[Mark] = set()
+        door = _kinds.torch_door()
+        if door is None:
+            return found
+        with _kinds.without_overrides():
+            for tensor in self._births.carriers():
+                if door.is_attached(tensor) and _is_made_since(door, tensor, run.since):
+                    found.add(Mark(tensor, found.discard))
+        return found
+
+    def _forgive(self, run: _Run) -> None:
+        """Gradients of what is older belong to it."""
+        door = _kinds.torch_door()
+        if door is None or not run.marks:
+            return
+        with _kinds.without_overrides():
+            elders = (e for e in self._births.elders() if door.is_tensor_type(type(e)))
+            theirs = {id(door.gradient_of(elder)) for elder in elders}
+        for mark in list(run.marks):
+            if id(mark()) in theirs:
+                run.marks.discard(mark)
+
+    def _mark_graphs(self, run: _Run) -> None:
+        door = _kinds.torch_door()
+        if door is None:
+            return
+        run.marked = True
+        with _kinds.without_overrides():
+            for tensor in [*alive(run.carriers), *alive(run.marks)]:
+                if len(run.canaries) >= MOST_CANARIES:
+                    return
+                if door.is_tensor_type(type(tensor)) and door.is_attached(tensor):
+                    node = door.node_of(tensor)
+                    if node is not None:
+                        canary = door.node_metadata(node)[_Canary] = _Canary()
+                        run.canaries.add(Mark(canary, run.canaries.discard))
+
+
+class _Canary:
+    """What is put into a node's metadata: it lives as long as the node."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _is_made_since(door: Any, tensor: Any, since: int) -> bool:
+    node = door.node_of(tensor)
+    number = door.node_sequence(node) if node is not None else None
+    return number is not None and number >= since

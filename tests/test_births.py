@@ -1,0 +1,110 @@
+"""What was born since some moment and is alive, and whether runs leave something each time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from memguard.judge.repeats import grows
+from memguard.sensors.births import Births, alive
+
+
+@pytest.fixture
+def births() -> Iterator[Births]:
+    """A sensor at work."""
+    sensor = Births()
+    sensor.install()
+    yield sensor
+    sensor.remove()
+
+
+def test_what_is_born_and_alive_is_met_once(births: Births) -> None:
+    """Tensors, modules and optimizers; what was there before and what has died is not."""
+    before = torch.ones(2)
+    births.begin()
+    model = torch.nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.ones(3)
+    marks = births.end()
+    after = torch.ones(2)
+
+    assert {id(item) for item in alive(marks)} == {id(model), id(model.weight), id(optimizer)}
+    assert before.sum() == after.sum()
+
+
+def test_what_a_collection_moves_on_is_met_all_the_same(births: Births) -> None:
+    """The collector's own start is a look."""
+    births.begin()
+    kept = torch.ones(2)
+    gc.collect()
+    marks = births.end()
+
+    assert [id(item) for item in alive(marks)] == [id(kept)]
+
+
+def test_instances_of_a_class_that_is_new_are_met(births: Births) -> None:
+    """Before a collection and after."""
+    births.begin()
+
+    class Small(torch.nn.Module):
+        pass
+
+    first = Small()
+    gc.collect()
+    second = Small()
+    marks = births.end()
+
+    assert {id(item) for item in alive(marks)} == {id(first), id(second)}
+
+
+def test_what_is_born_in_a_pause_is_older(births: Births) -> None:
+    """It counts for nothing, and is one of the elders."""
+    births.begin()
+    births.pause()
+    births.pause()
+    theirs = torch.ones(2)
+    births.resume()
+    more = torch.ones(2)
+    births.resume()
+    mine = torch.ones(2)
+    marks = births.end()
+
+    assert [id(item) for item in alive(marks)] == [id(mine)]
+    assert {id(theirs), id(more)} <= {id(item) for item in births.elders()}
+
+
+def test_nothing_is_held(births: Births) -> None:
+    """The set shrinks as objects die."""
+    births.begin()
+    kept = torch.ones(2)
+    marks = births.end()
+
+    assert len(marks) == 1
+
+    del kept
+
+    assert not marks
+
+
+@pytest.mark.parametrize(
+    ("counts", "window", "expected"),
+    [
+        ((), 0, False),
+        ((1,), 0, True),
+        ((0,), 0, False),
+        ((1, 1), 0, True),
+        ((1, 0), 0, False),  # a cache that has been filled
+        ((0, 1), 0, False),  # a variable that is overwritten
+        ((0, 1), 1, False),
+        ((1, 1, 0), 1, True),
+        ((1,), 1, False),
+    ],
+)
+def test_growth_is_something_of_every_run(
+    counts: tuple[int, ...], window: int, expected: bool
+) -> None:
+    """What one run lacks is none."""
+    assert grows(counts, window) is expected
