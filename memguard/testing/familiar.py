@@ -17,12 +17,12 @@ _IN_EXPRESSION = re.compile(r".*\.cached_result\[\.\.\.\]")
 _IN_MOCK = re.compile(r"\._mock_\w+.*")
 
 
-def familiar(holder: Holder, thread: str | None = None) -> Holder:
+def familiar(holder: Holder, thread: int | None = None) -> Holder:
     """A holder as the writer of the test knows it.
 
     Args:
         holder: as found.
-        thread: name of the thread whose running function it is a variable of.
+        thread: identity of the thread whose running function it is a variable of.
     """
     chain = of_fixture(holder.chain)
     if chain != holder.chain:
@@ -31,8 +31,9 @@ def familiar(holder: Holder, thread: str | None = None) -> Holder:
         holder = replace(holder, chain=chain, name=name)
     if _IN_MOCK.search(holder.name):
         return _of_mock(holder)
-    if thread is not None and thread != threading.current_thread().name:
-        return _of_thread(holder, thread)
+    if thread is not None and thread != threading.get_ident():
+        names = {running.ident: running.name for running in threading.enumerate()}
+        return _of_thread(holder, names.get(thread, f"thread {thread}"))
     return holder
 
 

@@ -11,7 +11,7 @@ from memguard.alive import why_alive
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain_survivors
 from memguard.explain.fingerprint import fingerprint
-from memguard.explain.graph import MAX_NODES, weigh
+from memguard.explain.graph import MAX_NODES, weigh_each
 from memguard.explain.places import Spot
 from memguard.explain.wording import name_of, where_of
 from memguard.records import Amount, CodeLine, Finding, Growth, Holder
@@ -174,7 +174,8 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
     """(autograd nodes, bytes they saved, bytes of everything, tensors in modules), each once."""
     door = _kinds.torch_door()
     with _kinds.without_overrides():
-        weight = weigh([door.node_of(tensor) for tensor in found.graphs], lambda number: 0, 0)
+        nodes = [door.node_of(tensor) for tensor in found.graphs]
+        (weight,) = weigh_each([(0, nodes)], lambda number: 0)
         storages: dict[int, int] = {}
         inner = [part for module in found.modules for part in _parts(module)]
         inner += [part for optimizer in found.optimizers for part in _kept_by(optimizer)]
