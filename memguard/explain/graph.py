@@ -52,7 +52,6 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
     found = Carriers()
     reaches: dict[Any, bool] = {}
     budget = [MAX_NODES]
-    present: list[tuple[Any, Any]] = []
     for tensor in tensors:
         node = _node_of(tensor)
         if node is None:
@@ -60,14 +59,8 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
         step = _step(node, step_of)
         if step is not None and step <= newest_old:
             found.old.setdefault(step, []).append(tensor)
-        else:
-            present.append((tensor, node))
-    # The newest first: a graph from before the loop must not use the nodes up.
-    while present:
-        tensor, node = present.pop()
-        if _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):
+        elif _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):
             found.young.append(tensor)
-    found.young.reverse()
     reaches.clear()
     return found
 
