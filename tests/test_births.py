@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from memguard.judge.repeats import grows
-from memguard.sensors.births import Births, alive
+from memguard.sensors.births import MOST_CARRIERS, Births, alive
 
 
 @pytest.fixture
@@ -74,6 +74,19 @@ def test_what_is_born_in_a_pause_is_older(births: Births) -> None:
 
     assert [id(item) for item in alive(marks)] == [id(mine)]
     assert {id(theirs), id(more)} <= {id(item) for item in births.elders()}
+
+
+def test_the_newest_elders_are_asked_for_a_graph_given_in_place(births: Births) -> None:
+    """However many tensors a long session has gathered before."""
+    crowd = [torch.zeros(1) for _ in range(MOST_CARRIERS + 100)]
+    total = torch.zeros(())
+    births.begin()
+    births.end()
+    carriers = births.carriers()
+
+    assert any(tensor is total for tensor in carriers)
+    assert len(carriers) <= MOST_CARRIERS
+    assert len(crowd) > MOST_CARRIERS
 
 
 def test_nothing_is_held(births: Births) -> None:

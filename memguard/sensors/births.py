@@ -8,6 +8,7 @@ generation only, so a heap of a million objects costs no more than an empty one.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterable
 from typing import Any
 
 from memguard import _kinds
@@ -51,7 +52,7 @@ class Births:
 
     def __init__(self) -> None:
         self._classes: frozenset[int] = frozenset()
-        self._carriers: set[Mark] = set()
+        self._carriers: dict[Mark, None] = {}
         self._elders: set[Mark] = set()
         self._end_of_look = _EndOfLook()
         self._marks: set[Mark] = set()
@@ -183,8 +184,10 @@ class Births:
             return
         self._elders.add(Mark(item, self._elders.discard))
         plain = _kinds.is_tensor_type(type(item)) and not _kinds.is_parameter(item)
-        if plain and len(self._carriers) < MOST_CARRIERS:
-            self._carriers.add(Mark(item, self._carriers.discard))
+        if plain:
+            if len(self._carriers) >= MOST_CARRIERS:  # the oldest are the least likely to change
+                del self._carriers[next(iter(self._carriers))]
+            self._carriers[Mark(item, self._carriers.pop)] = None
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         # Exceptions in a collector callback are printed to the user's stderr; none may leave.
@@ -198,7 +201,7 @@ class Births:
             self._classes = frozenset()
 
 
-def alive(marks: set[Mark]) -> list[Any]:
+def alive(marks: Iterable[Mark]) -> list[Any]:
     """The objects still alive; hold them no longer than needed."""
     found = [mark() for mark in list(marks)]
     return [item for item in found if item is not None]
