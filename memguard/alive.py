@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any, cast
 
@@ -16,8 +16,8 @@ from memguard.explain.frames import Frames
 from memguard.explain.holders import Held, Holding, holders_of
 from memguard.explain.places import Place, Spot
 from memguard.explain.reading import class_module, function_module, isinstance_exact
-from memguard.explain.wording import name_of, where_of
-from memguard.records import CodeLine, Holder, Kept
+from memguard.explain.wording import holder_of, name_of, where_of
+from memguard.records import Holder, Kept
 from memguard.report import chains, picture
 from memguard.report.clean import clean
 
@@ -199,19 +199,8 @@ def _holder(holding: Holding) -> Holder:
     if place is None:
         where = "held by nothing that Python shows" if not holding.rooted else ""
         return Holder(f"a {holding.type}", where, chain=holding.chain)
-    context = statement.context if statement is not None else ()
     name, where = _called(holding, place)
-    return Holder(
-        name=name,
-        where=where,
-        file=statement.file if statement is not None else place.file,
-        line=statement.line if statement is not None else None,
-        code=statement.code if statement is not None else None,
-        type=holding.type,
-        chain=holding.chain,
-        function=statement.function if statement is not None else place.function,
-        context=tuple(CodeLine(line, text) for line, text in context),
-    )
+    return replace(holder_of(place, statement, holding.type, holding.chain), name=name, where=where)
 
 
 def _called(holding: Holding, place: Place) -> tuple[str, str]:

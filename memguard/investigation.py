@@ -17,11 +17,11 @@ from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.graph import attached_tensors, live_tensors
-from memguard.explain.wording import name_of, where_of
+from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
-from memguard.records import CodeLine, Finding, Holder, Kind, Severity
+from memguard.records import Finding, Holder, Kind, Severity
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.units import plural
@@ -308,21 +308,12 @@ def _storage_bytes() -> int:
 def _holder(
     located: Located, survivors: int, size: int, ruling: Ruling, created: tuple[str, ...]
 ) -> Holder:
-    place, statement, advice = located.place, located.statement, located.advice
-    context = () if statement is None else statement.context
-    return Holder(
-        name=name_of(place),
-        where=where_of(place),
-        file=statement.file if statement is not None else place.file,
-        line=statement.line if statement is not None else None,
-        code=statement.code if statement is not None else None,
-        type=located.type,
+    advice = located.advice
+    return replace(
+        holder_of(located.place, located.statement, located.type, located.chain),
         survivors=survivors,
         bytes=size,
-        chain=located.chain,
         created=created,
-        function=statement.function if statement is not None else place.function,
-        context=tuple(CodeLine(line, text) for line, text in context),
         why=advice.why,
         fix=advice.fix,
         alternative=advice.alternative,

@@ -3,8 +3,36 @@
 from __future__ import annotations
 
 from memguard.explain.hooks import defined_at
-from memguard.explain.places import Place
+from memguard.explain.places import Place, Statement
+from memguard.records import CodeLine, Holder
 from memguard.units import plural
+
+
+def holder_of(
+    place: Place, statement: Statement | None, kind: str, chain: tuple[str, ...]
+) -> Holder:
+    """The record of a place and the statement that makes it grow; the rest is for the caller.
+
+    Args:
+        place: where the holder lives.
+        statement: what makes it grow; None when it was not found.
+        kind: type of the holder, as reports have it.
+        chain: references from a root to the survivors.
+    """
+    name, where = name_of(place), where_of(place)
+    if statement is None:
+        return Holder(name, where, file=place.file, type=kind, chain=chain, function=place.function)
+    return Holder(
+        name,
+        where,
+        file=statement.file,
+        line=statement.line,
+        code=statement.code,
+        type=kind,
+        chain=chain,
+        function=statement.function,
+        context=tuple(CodeLine(line, text) for line, text in statement.context),
+    )
 
 
 def name_of(place: Place) -> str:

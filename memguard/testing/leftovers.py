@@ -13,8 +13,8 @@ from memguard.explain.explain import Explanation, explain_survivors
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.graph import MAX_NODES, weigh_each
 from memguard.explain.places import Spot
-from memguard.explain.wording import name_of, where_of
-from memguard.records import Amount, CodeLine, Finding, Growth, Holder
+from memguard.explain.wording import holder_of
+from memguard.records import Amount, Finding, Growth, Holder
 from memguard.report.tests import summary
 from memguard.testing.familiar import familiar
 
@@ -190,21 +190,12 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
 
 
 def _holder(located: Located, survivors: int, size: int, explanation: Explanation) -> Holder:
-    place, statement, advice = located.place, located.statement, located.advice
+    advice = located.advice
     share = survivors if len(explanation.located) <= 1 else located.survivors
-    context = () if statement is None else statement.context
-    holder = Holder(
-        name=name_of(place),
-        where=where_of(place),
-        file=statement.file if statement is not None else place.file,
-        line=statement.line if statement is not None else None,
-        code=statement.code if statement is not None else None,
-        type=located.type,
+    holder = replace(
+        holder_of(located.place, located.statement, located.type, located.chain),
         survivors=share,
         bytes=size,
-        chain=located.chain,
-        function=statement.function if statement is not None else place.function,
-        context=tuple(CodeLine(line, text) for line, text in context),
         why=advice.why,
         fix=advice.fix,
         alternative=advice.alternative,
