@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import torch
 
+from memguard._heap import family
+
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
 Undo = Callable[[], None]
 Tensor = torch.Tensor
@@ -71,6 +73,15 @@ def is_context(value: object) -> bool:
 def is_node(value: object) -> bool:
     """Whether `value` is an autograd node; built-in and custom ones have no class in common."""
     return any("next_functions" in _class_dict(cls) for cls in _mro(type(value)))
+
+
+def node_classes() -> frozenset[int]:
+    """Classes of autograd nodes by identity: torch makes one for each kind of node, with no base.
+
+    Those of custom Functions do have one, and their own classes come with their definition.
+    """
+    made = (cls for cls in type.__subclasses__(object) if "next_functions" in _class_dict(cls))
+    return family(*made, torch.autograd.function.BackwardCFunction)
 
 
 def without_overrides() -> AbstractContextManager[Any]:

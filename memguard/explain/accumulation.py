@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memguard import _torch
+from memguard import _kinds, _torch
 from memguard.explain import edges, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
@@ -215,6 +215,8 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
+    if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
+        place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
     single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
     located = told(question, place, chain, class_name(type(point)), stack, weight, single)
@@ -238,6 +240,8 @@ def told(
     """
     plain = question.kind != "graph"
     statement = find_statement(place, stack, question.evaluation, plain=plain)
+    if statement is not None and statement.holder is not None:
+        place = replace(place, name=statement.holder, expression=statement.holder, container="dict")
     if statement is not None and statement.single is None:
         statement = replace(statement, single=single)
     after_backward = None if question.kind != "graph" else weight.saved_bytes == 0

@@ -253,7 +253,9 @@ def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) 
         indexed = [t for t in line.node.targets if isinstance(t, ast.Subscript)]
         stored = (indexed or line.node.targets)[0]
     written = sum(isinstance(node, ast.Subscript) for node in ast.walk(stored))
-    own = statement.verb in ("append", "extend")
+    # As deep as one subscript: what is appended, and what `setattr` gives a name made at run time.
+    named = statement.verb == "attribute" and isinstance(target, ast.Call)
+    own = statement.verb in ("append", "extend") or named
     return "".join(tokens[written + own :])
 
 

@@ -108,9 +108,27 @@ def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Exp
     elif not result.located and carriers.old:
         result = _from_survivors(question, carriers.old, frames, stack, weight)
         result = replace(result, growing=False)
+    elif not result.located:
+        result = _from_nodes(question, frames, stack) or result
     carriers.old.clear()
     carriers.young.clear()
     return result
+
+
+def _from_nodes(question: Question, frames: Frames, stack: list[Spot]) -> Explanation | None:
+    """Graphs that no tensor leads to: nodes or contexts of theirs may be kept as they are."""
+    newest_old = question.now - question.window - 1
+    kept = graph.kept_nodes(question.step_of, newest_old)
+    if not kept:
+        return None
+    steps = sorted(kept)[-2:]
+    roots = [(step, kept[step]) for step in steps]
+    weights = graph.weigh_each(roots, question.step_of, question.own_storages)
+    weight = max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
+    found = _from_survivors(question, kept, frames, stack, weight)
+    roots.clear()
+    kept.clear()
+    return found if found.rooted and found.located else None
 
 
 def _weigh(question: Question, carriers: graph.Carriers) -> graph.Weight:

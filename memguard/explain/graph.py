@@ -65,6 +65,19 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
     return found
 
 
+def kept_nodes(step_of: Callable[[int], int], newest_old: int) -> dict[int, list[Any]]:
+    """Nodes of past steps that have a Python object, by step: custom Functions' and `grad_fn`s.
+
+    A custom Function's has one as long as the node lives, another only while somebody keeps it.
+    """
+    found: dict[int, list[Any]] = {}
+    for node in objects_of(_torch.node_classes()):
+        step = _step(node, step_of)
+        if step is not None and step <= newest_old:
+            found.setdefault(step, []).append(node)
+    return found
+
+
 def _node_of(tensor: Any) -> Any:
     with _torch.without_overrides():
         return _torch.node_of(tensor)

@@ -165,7 +165,7 @@ def holders_of(
     try:
         lines = _locals(target, search)
         parts = _own_parts(target, search, direct)
-        if _refers_to_itself(target):
+        if paths.refers_to_itself(target):
             lines.append(_cycle([target, target], search))
         for holder in direct:
             lines.append(_line(search, holder, target, parts) or _through(searches, holder, target))
@@ -196,11 +196,6 @@ def _unseen_holders(target: Any, search: Search, seen: list[Any], tensors: list[
     pairs.clear()
     probe.release()
     return list(found.values())
-
-
-def _refers_to_itself(item: Any) -> bool:
-    # A function of its own: a variable that the expression captures would be one more reference.
-    return any(child is item for child in gc.get_referents(item))
 
 
 def _locals(target: Any, search: Search) -> list[_Line]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
-from memguard.explain.reading import class_name, is_optimizer
+from memguard.explain.reading import class_name, entries, is_optimizer, own_dict
 from memguard.explain.search import Search
 
 
@@ -149,6 +150,9 @@ def _unwind(search: Search, came_from: dict[int, int | None], end: int) -> list[
 def cycle_through(search: Search, children: dict[int, list[int]]) -> list[int]:
     """Identities along one cycle among the found objects, in the direction of the references."""
     for start in sorted(search.objects, key=lambda key: search.level[key]):
+        item = search.objects[start]
+        if not search.is_root(item) and refers_to_itself(item):
+            return [start]
         came_from: dict[int, int] = {}
         frontier = [start]
         while frontier:
@@ -160,6 +164,15 @@ def cycle_through(search: Search, children: dict[int, list[int]]) -> list[int]:
                     came_from[child] = key
                     frontier.append(child)
     return []
+
+
+def refers_to_itself(item: Any) -> bool:
+    """Whether an object has itself among what it refers to."""
+    # A function of its own: a variable that the expression captures would be one more reference.
+    if any(child is item for child in gc.get_referents(item)):
+        return True
+    # Once it was asked for, an instance's dict stands between the two.
+    return any(value is item for _, value in entries(own_dict(item)))
 
 
 def _loop(came_from: dict[int, int], start: int, end: int) -> list[int]:

@@ -63,6 +63,8 @@ class Place:
         module: name of the owning module.
         entries: how many hooks or cached results it has now, where that says something.
         limit: entries a cache may have at most.
+        survivor: what hangs on it: a tensor, or what is no tensor and keeps a graph all the same:
+            a `node` (a `grad_fn`), or the `ctx` of a custom Function, which is one as well.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
     """
@@ -79,6 +81,7 @@ class Place:
     module: str | None = None
     entries: int | None = None
     limit: int | None = None
+    survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -132,6 +135,7 @@ class Statement:
             `loss.backward()`, False after `rows.mean()`); None when the source does not show it.
         as_tensor: whether the file goes on to use what is kept as tensors, so that plain numbers
             in their place would break it.
+        holder: the holder as the statement has it where it is no variable: `globals()`.
     """
 
     file: str
@@ -146,3 +150,4 @@ class Statement:
     origin: str | None = None
     single: bool | None = None
     as_tensor: bool = False
+    holder: str | None = None

@@ -19,7 +19,7 @@ from memguard.explain.pending import pending_after
 from memguard.explain.places import Place, Release, Spot, Statement
 from memguard.explain.program import Program
 from memguard.explain.subject import Subject
-from memguard.explain.syntax import Scope, Source
+from memguard.explain.syntax import Scope, Source, dotted
 from memguard.explain.text import code_of, context_of, read_line
 from memguard.explain.unusual import is_session_variable
 from memguard.explain.uses import used_as_tensor
@@ -141,6 +141,8 @@ class _Finder:
         if (found is None or found.weak) and path and path[0].startswith("."):
             owners = self._program.name_types(place.name, home).classes
             found = self._grown_attribute(path[0][1:], owners) or found
+        if found is None and home.parent is None:
+            found = special.named_at_run_time(self._program, place)
         if (found is None or found.weak) and not subject.is_tensor:
             running = special.running_call(self._program, place.name, self._stack)
             found = running or found
@@ -277,6 +279,7 @@ class _Finder:
             pending=self._pending(growth),
             origin=origin_of(self._program, piece, growth.value),
             single=is_single(self._program, piece, growth.value),
+            holder=_namespace_of(growth),
             as_tensor=used_as_tensor(source, self._place.name, piece.node),
         )
 
@@ -289,6 +292,15 @@ class _Finder:
 def _is_cell(file: str) -> bool:
     """Whether a file is a cell of a notebook or a line at a prompt: they share one namespace."""
     return file.startswith("<") or "ipykernel_" in file
+
+
+def _namespace_of(growth: Growth) -> str | None:
+    """`globals()` where a statement writes into the module's variables under a name it makes."""
+    target = growth.piece.node.targets[0] if isinstance(growth.piece.node, ast.Assign) else None
+    base = target.value if isinstance(target, ast.Subscript) else None
+    if isinstance(base, ast.Call) and dotted(base.func) in ("globals", "locals", "vars"):
+        return None if base.args else f"{dotted(base.func)}()"
+    return None
 
 
 def _function_of(scope: Scope) -> str | None:

@@ -156,6 +156,24 @@ def shown(program: Program, stack: Sequence[Spot]) -> Growth | None:
     return None
 
 
+def named_at_run_time(program: Program, place: Place) -> Growth | None:
+    """`globals()[f"loss{step}"] = loss`: a module's variables under names made at run time."""
+    home = next((s for s in program.sources if s.file == place.file), None)
+    for piece in (p for scope in home.scopes for p in scope.pieces) if home is not None else ():
+        for target, value, _ in bindings(piece.node):
+            if isinstance(target, ast.Subscript) and _is_namespace(target.value, piece.scope):
+                key = target.slice
+                if not isinstance(key, ast.Constant) or key.value == place.name:
+                    return Growth(piece, "item", value)
+    return None
+
+
+def _is_namespace(expression: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is the dict of the module's variables."""
+    name = dotted(expression.func) if isinstance(expression, ast.Call) else ""
+    return name == "globals" or (name in ("vars", "locals") and scope.parent is None)
+
+
 def properties(owners: Iterable[Scope], attribute: str) -> list[str]:
     """Properties of classes that give the attribute out under another name."""
     found: dict[str, None] = {}

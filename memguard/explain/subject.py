@@ -123,6 +123,9 @@ class View:
             elif isinstance(expr, ast.Attribute):
                 keys.append(f".{expr.attr}")
                 expr = expr.value
+            elif isinstance(expr, ast.Call) and dotted(expr.func) == "vars" and expr.args:
+                keys.append(".__dict__")
+                expr = expr.args[0]
             elif isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute):
                 if expr.func.attr not in _INNER:
                     return None

@@ -27,6 +27,8 @@ def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Reme
         return _stale_state(place)
     if place.kind == "cycle" and place.path.startswith("._base"):
         return _view_of_itself(place, statement)
+    if place.survivor != "tensor":
+        return _kept_nodes(place, statement)
     if kind != "graph" or statement is None:
         return None
     if statement.verb == "build":
@@ -40,6 +42,22 @@ def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Reme
     if iterator is not None and kept and statement.verb in ("assign", "attribute"):
         return _ITERATORS[iterator[1]](place)
     return _kept_frames(place, statement)
+
+
+def _kept_nodes(place: Place, statement: Statement | None) -> Remedy:
+    """`kept.append(ctx)` and `kept.append(loss.grad_fn)`: nodes, which have no `.detach()`."""
+    name = place.expression
+    if place.survivor == "ctx":
+        why = f"{name} keeps the ctx of a custom Function, which is a node of the graph: all that "
+        why += "was computed before it stays, and all that it saved"
+        return Remedy(why, None, "keep `[t.detach() for t in ctx.saved_tensors]`, not the ctx")
+    why = f"{name} keeps nodes of the graph, and each keeps all that was computed before it"
+    line = line_of(statement)
+    value = line.find(statement.value) if line is not None and statement is not None else None
+    if line is None or value is None or not dotted(value):
+        return Remedy(why, None, "keep its name, `grad_fn.name()`, not the node")
+    line.call_on(value, ".name()")
+    return Remedy(why, line.result(), "look at the node at once and let it go")
 
 
 def _built(place: Place, statement: Statement) -> Remedy:

@@ -260,6 +260,8 @@ def _called(view: View, piece: Piece, call: ast.Call) -> Growth | None:
         return None if value is None else Growth(piece, "append", value, (*keys, ANY), view.calls)
     if name in EXTENDING and first is not None:
         return Growth(piece, "extend", first, (*keys, ANY), view.calls)
+    if name == "set" and len(arguments) == 1:
+        return _set_anew(view, piece, arguments[0])
     if name in ("setdefault", "__setitem__") and len(arguments) > 1:
         fresh = starts_over(arguments[1])
         keys = (*keys, key_of(arguments[0]))
@@ -273,6 +275,16 @@ def _called(view: View, piece: Piece, call: ast.Call) -> Growth | None:
         # Some library's object: its name says that it keeps what it is given.
         return Growth(piece, "append", first, (ANY,), view.calls, weak=True)
     return None
+
+
+def _set_anew(view: View, piece: Piece, value: ast.expr) -> Growth | None:
+    """`total.set(total.get() + loss)`, as a context variable is given its value."""
+    if starts_over(value) or is_detached(value, piece.scope, view.program):
+        return None
+    verb = self_fed(view, value, piece) if is_fed(view, value) else _indirect(view, piece, value)
+    if verb is None or verb == "assign":
+        return Growth(piece, "assign", value, (), view.calls, weak=True)
+    return Growth(piece, verb, parts_without(value, view.mentions), (), view.calls)
 
 
 def _base_of(value: ast.expr) -> ast.expr:
@@ -311,7 +323,11 @@ def _set_by_name(view: View, piece: Piece, call: ast.Call) -> Growth | None:
     name = dotted(call.func).rpartition(".")[2]
     if name not in ("setattr", "__setattr__", "register_buffer") or len(call.args) < 2:
         return None
-    *_, key, value = call.args
+    *above, key, value = call.args
+    keys = view.reached(above[0]) if above else None
+    if keys is not None and not isinstance(key, ast.Constant):
+        # A name that is made anew each time: `setattr(log, f"loss{step}", loss)`.
+        return Growth(piece, "attribute", value, (*keys, ANY), view.calls)
     constant = key.value if isinstance(key, ast.Constant) else None
     if constant != view.subject.attribute or constant is None or starts_over(value):
         return None
