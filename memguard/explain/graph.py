@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -66,16 +67,27 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
 
 
 def kept_nodes(step_of: Callable[[int], int], newest_old: int) -> dict[int, list[Any]]:
-    """Nodes of past steps that have a Python object, by step: custom Functions' and `grad_fn`s.
-
-    A custom Function's has one as long as the node lives, another only while somebody keeps it.
-    """
+    """Nodes of past steps to which a Python object refers, by step; a graph refers from C++."""
+    nodes = objects_of(_torch.node_classes())
+    del nodes[: -MAX_NODES or None]
+    held = _referred_to(nodes)
     found: dict[int, list[Any]] = {}
-    for node in objects_of(_torch.node_classes()):
-        step = _step(node, step_of)
+    for node in nodes:
+        step = _step(node, step_of) if id(node) in held else None
         if step is not None and step <= newest_old:
             found.setdefault(step, []).append(node)
+    nodes.clear()
     return found
+
+
+def _referred_to(items: list[Any]) -> set[int]:
+    """Identities of those to which another object than the list itself refers."""
+    arguments = tuple(items)
+    held: set[int] = set()
+    for referrer in gc.get_referrers(*arguments) if arguments else ():
+        if referrer is not items and referrer is not arguments:
+            held.update(map(id, gc.get_referents(referrer)))
+    return held
 
 
 def _node_of(tensor: Any) -> Any:
