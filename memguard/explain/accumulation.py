@@ -23,6 +23,9 @@ SHARE = 0.2
 
 MAX_HOLDERS = 3
 
+# Entries of a container that are looked at to see whether numbers are among its tensors.
+_MOST_MIXED = 1000
+
 
 # Ways from a holder to a survivor that is itself what was put in.
 _DIRECT = frozenset(("", "[...]", "{...}"))
@@ -215,6 +218,7 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
+    place = replace(place, length=edges.length(point), mixed=_is_mixed(path))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
@@ -223,6 +227,16 @@ def locate(
     limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
+
+
+def _is_mixed(path: Sequence[Any]) -> bool:
+    """Whether what has the survivor has plain numbers as well."""
+    holder: Any = path[-2] if len(path) > 1 else None
+    if type(holder) is dict:
+        values = [value for _, value in reading.entries(holder)[:_MOST_MIXED]]
+    else:
+        values = holder[:_MOST_MIXED] if type(holder) in (list, tuple) else []
+    return any(type(value) in (int, float) for value in values)
 
 
 def told(

@@ -27,6 +27,7 @@ from memguard.explain.unusual import functions, is_function, linked, unusual_rem
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
+_GUARDED = "detach what is a tensor: `v.detach() if torch.is_tensor(v) else v`"
 # Methods that give a tensor's parts as a tuple.
 _TAKING_APART = frozenset(("unbind", "split", "chunk", "tensor_split"))
 
@@ -93,7 +94,7 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     if statement.verb == "accumulate":
         return _accumulated(name, place, statement, line)
     if statement.verb == "carry":
-        return _carried(name, place, line)
+        return _carried(name, place, line, begins_as_none=statement.optional)
     value = line.find(statement.value)
     if value is None:
         return _unknown(place, statement)
@@ -147,7 +148,9 @@ def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> R
             return Remedy(why, fix, f"{kept} to stay on the device")
         return Remedy(why, fix, "make the update under `with torch.no_grad():`")
     why = f"each new {name} is computed from the old one, so it hangs on every step before"
-    for part in _results_of(whole):
+    if place.mixed and isinstance(whole, (ast.DictComp, ast.ListComp)):
+        return Remedy(why, None, f"{_GUARDED}, where {name} is put together")
+    for part in _own_results(line, whole, name):
         line.call_on(part, ".detach()")
     leaves = list(attached_leaves(value)) if value is not None else []
     scalars = [leaf for leaf in leaves if looks_scalar(leaf)]
@@ -158,12 +161,28 @@ def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> R
     return Remedy(why, line.result(), alternative)
 
 
+def _own_results(line: Line, whole: ast.expr, name: str) -> list[ast.expr]:
+    """What is to be detached; of `total, n = total + loss, n + 1` not the count."""
+    targets = line.node.targets if isinstance(line.node, ast.Assign) else []
+    several = targets[0] if len(targets) == 1 else None
+    if not isinstance(several, ast.Tuple) or not isinstance(whole, ast.Tuple):
+        return _results_of(whole)
+    own: list[ast.expr] = []
+    for target, value in zip(several.elts, whole.elts, strict=False):
+        others = (leaf for leaf in attached_leaves(value) if dotted(leaf) != dotted(target))
+        if dotted(target) == name or any(map(looks_like_tensor, others)):
+            own.append(value)
+    return own or _results_of(whole)
+
+
 def _assigned_value(line: Line) -> ast.expr | None:
     node = line.node
     return node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
 
 
-def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Remedy:
+def _extended(
+    why: str, statement: Statement, line: Line, value: ast.expr, *, mixed: bool
+) -> Remedy:
     """Several values at once: each of them is detached."""
     text = line.text(value)
     func = value.func if isinstance(value, ast.Call) else None
@@ -175,6 +194,9 @@ def _extended(why: str, statement: Statement, line: Line, value: ast.expr) -> Re
     if parts[0] is not value or assigned or looks_like_tensor(value):
         for part in parts:
             line.call_on(part, ".item()" if looks_scalar(part) else ".detach()")
+    elif ".update(" in statement.code and mixed:
+        guarded = "v.detach() if torch.is_tensor(v) else v"
+        line.replace(value, f"{{k: {guarded} for k, v in {text}.items()}}")
     elif ".update(" in statement.code:
         line.replace(value, f"{{k: v.detach() for k, v in {text}.items()}}")
     else:
@@ -212,7 +234,7 @@ def _is_sum_with(value: ast.expr, name: str) -> bool:
     return False
 
 
-def _carried(name: str, place: Place, line: Line) -> Remedy:
+def _carried(name: str, place: Place, line: Line, *, begins_as_none: bool) -> Remedy:
     why = f"{name} comes out of one step and goes into the next, so every step's graph hangs on it"
     record = line.find_record(name)
     if record is not None:
@@ -229,9 +251,10 @@ def _carried(name: str, place: Place, line: Line) -> Remedy:
     targets = given or ([whole] if whole is not None and dotted(whole) else [])
     for target in targets:
         text = line.text(target)
-        line.replace(
-            target, f"tuple(s.detach() for s in {text})" if several else f"{text}.detach()"
-        )
+        cut = f"tuple(s.detach() for s in {text})" if several else f"{text}.detach()"
+        if begins_as_none and target is not whole:
+            cut = f"None if {text} is None else {cut}"
+        line.replace(target, cut)
     cut = f"tuple(s.detach() for s in {name})" if several else f"{name}.detach()"
     other = f"{name} = {cut}"
     if not several and not place.container.endswith("Tensor"):
@@ -314,7 +337,7 @@ def _kept(
     if after_backward is False:
         why += " with all its activations"
     if statement.verb == "extend" and not isinstance(value, (ast.List, ast.Dict, ast.Tuple)):
-        return _extended(why, statement, line, value)
+        return _extended(why, statement, line, value, mixed=place.mixed)
     changed = not cut_off(value) and detach_in(
         line, value, holder=place.name, origin=statement.origin, single=statement.single
     )

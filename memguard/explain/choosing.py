@@ -16,7 +16,7 @@ from memguard.explain.places import Place, Release
 from memguard.explain.program import Program
 from memguard.explain.releases import Emptying, bound_of, guarding_size
 from memguard.explain.subject import ANY, Keys, fits
-from memguard.explain.syntax import Piece, Scope, dotted
+from memguard.explain.syntax import LOOPS, Piece, Scope, dotted, exclusive
 from memguard.explain.text import code_of
 from memguard.explain.verbs import Growth
 
@@ -85,7 +85,8 @@ class Chooser:
         guard = guarding_size(growth)
         if guard is not None and not self.place.container.endswith("Tensor"):
             size = integers.value(guard, growth.piece.scope)
-            return _release(growth.piece, size)
+            if size is None or not self._is_beyond(size + 1):
+                return _release(growth.piece, size)
         depth = self.depth_of(growth)
         for region in self._regions_of(growth, depth):
             found = self._release_in(region, growth, candidates, integers)
@@ -120,11 +121,56 @@ class Chooser:
             if not fits(emptying.keys, growth.keys) or self._other_object(region, growth, emptying):
                 continue
             ring = piece is growth.piece and emptying.size is None and growth.verb != "item"
-            if not ring:
-                bound = bound_of(emptying.size, route, region.loop, integers)
-                found.append(_release(piece, bound))
+            if ring or (emptying.single and self._outpaced(region, emptying, candidates)):
+                continue
+            bound, of_entries = bound_of(emptying.size, route, region.loop, integers)
+            if bound is None or not (of_entries and self._is_beyond(2 * bound)):
+                # Between two releases there may be a few more; what is not so is not claimed.
+                known = (
+                    None if bound is not None and of_entries and self._is_beyond(bound) else bound
+                )
+                found.append(_release(piece, known))
         found.sort(key=lambda release: release.bound is None)
         return found[0] if found else None
+
+    def _is_beyond(self, bound: int) -> bool:
+        """Whether there are more entries in the holder now than a bound allows."""
+        return self.place.length is not None and self.place.length > bound
+
+    def _outpaced(self, region: Region, emptying: Emptying, candidates: Candidates) -> bool:
+        """Whether more goes in each turn than statements take out that take out one entry each."""
+        if self._loops_within(region, emptying.steps):
+            return False
+        taken = {
+            other.piece
+            for other in candidates.emptyings
+            if region.route(other.steps) is not None and fits(other.keys, emptying.keys)
+        }
+        put: list[Piece] = []
+        count = 0
+        for growth in candidates.growths:
+            adds = growth.verb in ("append", "extend") and not growth.weak
+            if not adds or region.route(growth.steps) is None or growth.piece in put:
+                continue
+            # Of `if ...: x.append(a)` and `else: x.append(b)` each turn runs one.
+            if not any(exclusive(growth.piece, other) for other in put):
+                count += 2 if self._puts_several(region, growth) else 1
+                put.append(growth.piece)
+        return count > len(taken)
+
+    def _puts_several(self, region: Region, growth: Growth) -> bool:
+        """Whether a statement puts in several entries each turn."""
+        if self._loops_within(region, growth.steps):
+            return True
+        node = growth.piece.node
+        value = node.value if isinstance(node, ast.AugAssign) else growth.value
+        if growth.verb != "extend" or isinstance(node, ast.Assign):
+            return False
+        return not isinstance(value, (ast.List, ast.Tuple)) or len(value.elts) > 1
+
+    def _loops_within(self, region: Region, steps: Sequence[Piece]) -> bool:
+        route = region.route(steps) or ()
+        return any(isinstance(p, LOOPS) for piece in route for p in region.inner_parents(piece))
 
     def _other_object(self, region: Region, growth: Growth, emptying: Emptying) -> bool:
         """Whether growth and emptying are methods called on different objects of one class."""

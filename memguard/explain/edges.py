@@ -295,7 +295,7 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (type, _class),
 )
 
-CONTAINERS: tuple[type, ...] = (list, tuple, collections.deque, set, frozenset, dict)
+CONTAINERS: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset, dict)
 
 
 def is_container(value: Any) -> bool:
@@ -310,6 +310,14 @@ def cache_size(wrapper: Any) -> tuple[int | None, int | None]:
     read: Any = wrapper
     info = read.cache_info()
     return int(info.currsize), info.maxsize
+
+
+def length(value: Any) -> int | None:
+    """Entries that a builtin container (or a subclass of one) has; None for anything else."""
+    for cls in CONTAINERS:
+        if isinstance_exact(value, cls):
+            return int(cls.__len__(value))
+    return None
 
 
 def size_limit(value: Any) -> int | None:

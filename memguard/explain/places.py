@@ -65,6 +65,8 @@ class Place:
         limit: entries a cache may have at most.
         survivor: what hangs on it: a tensor, or what is no tensor and keeps a graph all the same:
             a `node` (a `grad_fn`), or the `ctx` of a custom Function, which is one as well.
+        mixed: whether numbers stand beside tensors in the dict or list that has the survivor.
+        length: entries that the container has now; None where it has none.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
     """
@@ -81,6 +83,8 @@ class Place:
     module: str | None = None
     entries: int | None = None
     limit: int | None = None
+    mixed: bool = False
+    length: int | None = None
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
 
@@ -135,6 +139,7 @@ class Statement:
             `loss.backward()`, False after `rows.mean()`); None when the source does not show it.
         as_tensor: whether the file goes on to use what is kept as tensors, so that plain numbers
             in their place would break it.
+        optional: whether the file gives the holder None as its first value.
         holder: the holder as the statement has it where it is no variable: `globals()`.
     """
 
@@ -150,4 +155,5 @@ class Statement:
     origin: str | None = None
     single: bool | None = None
     as_tensor: bool = False
+    optional: bool = False
     holder: str | None = None

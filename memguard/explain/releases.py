@@ -13,6 +13,7 @@ from memguard.explain.syntax import Piece, bindings, dotted, same, words
 from memguard.explain.verbs import Growth, self_fed
 
 _EMPTYING = words("clear pop popleft popitem remove discard detach_ difference_update drain flush")
+_TAKING_ONE = words("pop popleft popitem remove discard")
 _QUEUES = words("Queue SimpleQueue LifoQueue PriorityQueue JoinableQueue")
 _POPPING_FUNCTIONS = words("heappop heapreplace heappushpop")
 _LESS, _MORE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
@@ -26,12 +27,14 @@ class Emptying:
         keys: what of the holder it empties.
         calls: calls that handed the holder over to the statement's function, outermost first.
         size: the expression that says how many entries stay, or how often it happens.
+        single: whether it takes out one entry, and no more.
     """
 
     piece: Piece
     keys: Keys = ()
     calls: tuple[Piece, ...] = ()
     size: ast.expr | None = None
+    single: bool = False
 
     @property
     def steps(self) -> tuple[Piece, ...]:
@@ -60,7 +63,8 @@ def _deleted(view: View, piece: Piece, target: ast.expr) -> Iterator[Emptying]:
         keys = view.reached(target.value)
         if keys is not None:
             size = _kept_by(target) if isinstance(target, ast.Subscript) else None
-            yield Emptying(piece, keys, view.calls, size)
+            one = isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice)
+            yield Emptying(piece, keys, view.calls, size, one)
 
 
 def _kept_by(removed: ast.Subscript) -> ast.expr | None:
@@ -86,6 +90,8 @@ def _kept_of(value: ast.expr) -> ast.expr | None:
 def _replaced(
     view: View, piece: Piece, target: ast.expr, value: ast.expr | None
 ) -> Iterator[Emptying]:
+    if _only_begins(view, piece):
+        return
     if view.is_holder(target):
         if value is not None and _lets_go(view, piece, value):
             yield Emptying(piece, view.prefix, view.calls, _size_in(value))
@@ -105,6 +111,28 @@ def _replaced(
         yield Emptying(piece, (*keys[:-1], ANY), view.calls, ring)
     elif value is not None and _entry_let_go(target, value, view, piece):
         yield Emptying(piece, keys, view.calls, _size_in(value))
+
+
+def _only_begins(view: View, piece: Piece) -> bool:
+    """Whether a statement gives the holder, or an entry of it, its first value and no other."""
+    for parent in piece.parents:
+        if isinstance(parent, ast.If) and piece.line <= parent.body[-1].lineno:
+            for test in _conjuncts(parent.test, ast.And):
+                if _is_missing(view, test):
+                    return True
+    return False
+
+
+def _is_missing(view: View, test: ast.expr) -> bool:
+    """`k not in x`, `x is None`, `x[k] is None` and `not x`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return view.reached(test.operand) is not None
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    if isinstance(test.ops[0], ast.NotIn):
+        return view.reached(test.comparators[0]) is not None
+    nothing = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    return isinstance(test.ops[0], ast.Is) and nothing and view.reached(test.left) is not None
 
 
 def _entry_let_go(target: ast.Subscript, value: ast.expr, view: View, piece: Piece) -> bool:
@@ -162,7 +190,7 @@ def _called(view: View, piece: Piece, call: ast.Call) -> Iterator[Emptying]:
     if name in _POPPING_FUNCTIONS and call.args:
         keys = view.reached(call.args[0])
         if keys is not None:
-            yield Emptying(piece, keys, view.calls)
+            yield Emptying(piece, keys, view.calls, single=True)
         return
     if not isinstance(func, ast.Attribute):
         return
@@ -170,7 +198,7 @@ def _called(view: View, piece: Piece, call: ast.Call) -> Iterator[Emptying]:
     if name in _EMPTYING or queue:
         keys = view.reached(func.value)
         if keys is not None:
-            yield Emptying(piece, keys, view.calls)
+            yield Emptying(piece, keys, view.calls, single=queue or name in _TAKING_ONE)
     elif name == "reset" and view.is_holder(func.value):
         yield Emptying(piece, view.prefix, view.calls)
 
@@ -218,8 +246,10 @@ def bound_of(
     pieces: Sequence[Piece],
     within: ast.stmt | None,
     integers: Integers,
-) -> int | None:
-    """Entries or steps after which a release takes effect, when the source says so.
+) -> tuple[int | None, bool]:
+    """(entries or steps after which a release takes effect, whether they are entries).
+
+    The number is None where the source does not say it.
 
     Args:
         size: the number as the releasing statement itself has it.
@@ -228,7 +258,7 @@ def bound_of(
         integers: reads an expression's value.
     """
     if size is not None:
-        return integers.value(size, pieces[-1].scope)
+        return integers.value(size, pieces[-1].scope), True
     for piece in reversed(pieces):
         parents = piece.parents
         if within is not None and piece.inside(within):
@@ -239,8 +269,11 @@ def bound_of(
                     limit = _condition_limit(test, parent) if isinstance(test, ast.expr) else None
                     known = integers.value(limit, piece.scope) if limit is not None else None
                     if known is not None and known > 0:
-                        return known
-    return None
+                        of_entries = isinstance(test, ast.expr) and limit is _length_limit(
+                            test, _MORE
+                        )
+                        return known, of_entries
+    return None, False
 
 
 def _condition_limit(test: ast.expr, parent: ast.If | ast.While) -> ast.expr | None:

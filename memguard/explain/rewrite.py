@@ -120,7 +120,7 @@ def looks_scalar(value: ast.expr) -> bool:
             return False
         name = dotted(func).rpartition(".")[2].lower()
         return bool(_SCALAR_FUNCTIONS.fullmatch(name)) or _has_word(name, _SCALAR)
-    if isinstance(value, ast.BinOp):
+    if isinstance(value, (ast.BinOp, ast.IfExp)):
         leaves = list(attached_leaves(value))
         return bool(leaves) and all(looks_scalar(leaf) for leaf in leaves)
     if isinstance(value, ast.Subscript):
@@ -172,6 +172,9 @@ def attached_leaves(value: ast.expr) -> Iterator[ast.expr]:
     if isinstance(value, ast.BinOp):
         yield from attached_leaves(value.left)
         yield from attached_leaves(value.right)
+    elif isinstance(value, ast.IfExp):
+        yield from attached_leaves(value.body)
+        yield from attached_leaves(value.orelse)
     elif isinstance(value, (ast.UnaryOp, ast.Await)):
         yield from attached_leaves(value.operand if isinstance(value, ast.UnaryOp) else value.value)
     elif not cut_off(value):
@@ -235,6 +238,9 @@ def tensor_parts(value: ast.expr) -> list[ast.expr]:
 def _tensor_parts_of_member(member: ast.expr) -> list[ast.expr]:
     if _members(member) is not None:
         return tensor_parts(member)
+    if isinstance(member, (ast.BinOp, ast.IfExp)):
+        parts = list(attached_leaves(member))
+        return tensor_parts(member) if any(map(looks_like_tensor, parts)) else []
     return [member] if looks_like_tensor(member) and not cut_off(member) else []
 
 

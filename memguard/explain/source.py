@@ -22,7 +22,7 @@ from memguard.explain.subject import Subject
 from memguard.explain.syntax import Scope, Source, dotted
 from memguard.explain.text import code_of, context_of, read_line
 from memguard.explain.unusual import is_session_variable
-from memguard.explain.uses import used_as_tensor
+from memguard.explain.uses import begins_as_none, used_as_tensor
 from memguard.explain.verbs import Growth
 
 # Holders that no other statement empties: what bounds them stands elsewhere, or nothing does.
@@ -279,6 +279,7 @@ class _Finder:
             pending=self._pending(growth),
             origin=origin_of(self._program, piece, growth.value),
             single=is_single(self._program, piece, growth.value),
+            optional=begins_as_none(source, self._place.name),
             holder=_namespace_of(growth),
             as_tensor=used_as_tensor(source, self._place.name, piece.node),
         )

@@ -369,6 +369,20 @@ def dotted(node: ast.AST | None) -> str:
     return ".".join((node.id, *reversed(names)))
 
 
+def exclusive(first: Piece, second: Piece) -> bool:
+    """Whether two statements stand in the two branches of one `if`, so that one of them runs."""
+    for parent in first.parents:
+        if (
+            isinstance(parent, ast.If)
+            and parent.orelse
+            and any(p is parent for p in second.parents)
+        ):
+            otherwise = parent.orelse[0].lineno
+            if (first.line >= otherwise) != (second.line >= otherwise):
+                return True
+    return False
+
+
 def same(first: ast.AST, second: ast.AST) -> bool:
     """Whether two expressions are written the same, load or store."""
     return ast.unparse(first) == ast.unparse(second)

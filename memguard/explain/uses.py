@@ -31,16 +31,58 @@ def used_as_tensor(source: Source, name: str, growth: ast.AST) -> bool:
         return False
     own = set(map(id, ast.walk(growth)))
     nodes = [node for node in ast.walk(tree) if id(node) not in own]
+    functions = _parameters(tree)
     names = {found[-1]}
     for _ in range(_ROUNDS):
         before = len(names)
         for node in nodes:
-            for target, value in _handed_on(node):
+            for target, value in (*_handed_on(node), *_handed_over(node, functions)):
                 if target and _mentions(value, names):
                     names.add(target)
         if len(names) == before:
             break
     return any(_needs_tensor(node, names) for node in nodes)
+
+
+def begins_as_none(source: Source, name: str) -> bool:
+    """Whether the file gives a variable or attribute of that name None, as `state = None` does."""
+    wanted = name.rpartition(".")[2]
+    for node in ast.walk(source.module.node):
+        if isinstance(node, ast.Assign) and _is_none(node.value):
+            if any(wanted == target for part in node.targets for target in _targets(part)):
+                return True
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and _is_none(node.value):
+            if wanted in _targets(node.target):
+                return True
+        elif isinstance(node, ast.arguments):
+            positional = reversed((*node.posonlyargs, *node.args))
+            pairs = zip(positional, reversed(node.defaults), strict=False)
+            if any(arg.arg == wanted and _is_none(default) for arg, default in pairs):
+                return True
+    return False
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _parameters(tree: ast.AST) -> dict[str, list[str]]:
+    """The parameters of the file's functions, by the functions' names; no `self` among them."""
+    found: dict[str, list[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)]
+            found[node.name] = names[1:] if names[:1] == ["self"] else names
+    return found
+
+
+def _handed_over(node: ast.AST, functions: dict[str, list[str]]) -> Iterator[tuple[str, ast.AST]]:
+    """(parameter, what it is given) for a call of one of the file's functions."""
+    if not isinstance(node, ast.Call):
+        return
+    names = functions.get(dotted(node.func).rpartition(".")[2], [])
+    yield from zip(names, node.args, strict=False)
+    yield from ((k.arg, k.value) for k in node.keywords if k.arg in names and k.arg is not None)
 
 
 def _handed_on(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
