@@ -213,8 +213,7 @@ class Investigator:
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(
-            _holder(located, count, count * size, ruling, case.created)
-            for located in explanation.located
+            _holder(located, count, size, ruling, case.created) for located in explanation.located
         )
         finding = Finding(
             case.kind,
@@ -306,13 +305,14 @@ def _storage_bytes() -> int:
 
 
 def _holder(
-    located: Located, survivors: int, size: int, ruling: Ruling, created: tuple[str, ...]
+    located: Located, count: int, each: int, ruling: Ruling, created: tuple[str, ...]
 ) -> Holder:
+    survivors = max(1, round(count * located.share))
     advice = located.advice
     return replace(
         holder_of(located.place, located.statement, located.type, located.chain),
         survivors=survivors,
-        bytes=size,
+        bytes=survivors * each,
         created=created,
         why=advice.why,
         fix=advice.fix,

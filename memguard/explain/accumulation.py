@@ -21,11 +21,15 @@ COVERAGE = 0.6
 # Survivors may be shared out among several holders: each of those has at least this share.
 SHARE = 0.2
 
-MAX_HOLDERS = 3
+# Those that suppressions leave out must leave room for the others.
+MAX_HOLDERS = 8
 
 # Entries of a container that are looked at to see whether numbers are among its tensors.
 _MOST_MIXED = 1000
 
+
+# Verbs of statements that put in more and more.
+_GATHERING = frozenset(("append", "extend", "item", "attribute", "build", "register"))
 
 # Ways from a holder to a survivor that is itself what was put in.
 _DIRECT = frozenset(("", "[...]", "{...}"))
@@ -36,7 +40,8 @@ class Located:
     """One accumulation point, explained; text and numbers only.
 
     Attributes:
-        survivors: steps whose survivors hang on it, estimated from the sample.
+        share: how many of the survivors hang on it, as a share, estimated from the sample; of two
+            holders of the same survivors each has all.
         thread: identity of the thread whose running function holds it; None for other roots.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
         modules: Python modules of the classes and functions on the chain.
@@ -47,7 +52,7 @@ class Located:
     advice: Advice
     chain: tuple[str, ...]
     type: str
-    survivors: int
+    share: float = 1.0
     limit: int | None = None
     thread: int | None = None
     modules: tuple[str, ...] = ()
@@ -91,6 +96,16 @@ def accumulation_points(
     children = paths.children_of(search)
     remaining = (1 << len(targets)) - 1
     found: list[Located] = []
+    chosen: list[int] = []
+
+    def at(key: int, mask: int) -> Located | None:
+        below = _target_below(search, key, mask, targets, children)
+        path = [*paths.best_path(search, key), *below]
+        located = locate(question, search, path, len(below), stack, weight)
+        if located is None or is_known(located, found):
+            return None
+        return replace(located, share=len(_births(search.below[key], born)) / total)
+
     while len(found) < MAX_HOLDERS:
         key = _densest(search, born, remaining, need)
         if key is None:
@@ -101,12 +116,48 @@ def accumulation_points(
         key = _inside(search, key, born, remaining, least, children)
         mask = search.below[key] & remaining
         remaining &= ~mask
-        below = _target_below(search, key, mask, targets, children)
-        path = [*paths.best_path(search, key), *below]
-        located = locate(question, search, path, len(below), stack, weight)
-        if located is not None and not is_known(located, found):
-            found.append(located)
+        chosen.append(key)
+        located = at(key, mask)
+        found += [located] if located is not None else []
+    if len(chosen) == 1 and found:
+        for key in _beside(search, chosen[0], born, children):
+            located = at(key, search.below[key])
+            if located is not None and located.statement is not None:
+                found += [located] if located.statement.verb in _GATHERING else []
     return found or _one_by_one(question, search, targets, stack, weight)
+
+
+def _beside(
+    search: Search, chosen: int, born: list[int], children: dict[int, list[int]]
+) -> list[int]:
+    """Other containers of the user's on which the same survivors hang, the nearest first.
+
+    As long as one of them is left the survivors are.
+    """
+    related = _closure(chosen, search.parents) | _closure(chosen, children)
+    wanted = len(_births(search.below[chosen], born))
+    apart: list[int] = []
+    for key in sorted(search.below, key=lambda key: search.level.get(key, 0)):
+        item = search.objects.get(key)
+        if key in related or search.level[key] == 0 or not edges.is_container(item):
+            continue
+        if len(_births(search.below[key], born)) < wanted or search.root_module(item) is not None:
+            continue
+        if search.is_user_root(paths.path_to_root(search, key)[0]):
+            apart.append(key)
+            related |= _closure(key, search.parents) | _closure(key, children)
+    apart = apart[: MAX_HOLDERS - 1]
+    return sorted(apart, key=lambda key: (search.level[key], _spelled(search, key)))
+
+
+def _closure(start: int, following: dict[int, list[int]]) -> set[int]:
+    """What is reached from an object one way, roots of everybody's left out by the search."""
+    found, pending = {start}, [start]
+    while pending:
+        new = [key for key in following.get(pending.pop(), ()) if key not in found]
+        found.update(new)
+        pending += new
+    return found
 
 
 def _one_by_one(
@@ -266,7 +317,7 @@ def told(
         evaluation=question.evaluation,
         after_backward=after_backward,
     )
-    return Located(place, statement, advice, chain, kind, len(question.births))
+    return Located(place, statement, advice, chain, kind)
 
 
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:

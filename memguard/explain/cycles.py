@@ -72,7 +72,7 @@ def _cycle_place(
         statement = find_statement(hook, stack, question.evaluation)
         advice = advise("graph", hook, statement, evaluation=False, after_backward=None)
         chain = ("no root: a cycle through a hook", *_loop_text(steps))
-        return Located(hook, statement, advice, chain, "function", len(question.births))
+        return Located(hook, statement, advice, chain, "function")
     named = [s for s in steps if s.edge.kind == "attribute" and s.edge.name and s.owner is not None]
     if not named:
         return None
@@ -97,7 +97,7 @@ def _cycle_place(
     advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
     kind = "a view of the tensor it is kept on, held by C++" if own_view else "a reference cycle"
     chain = (f"no root: {kind}", *_loop_text(steps))
-    return Located(place, statement, advice, chain, class_name(cls), len(question.births))
+    return Located(place, statement, advice, chain, class_name(cls))
 
 
 def _from_an_instance(loop: list[Any]) -> list[Any]:

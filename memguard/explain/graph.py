@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -113,12 +114,12 @@ def _reaches_past(
     """Whether the graph behind `root` enters a past step; walks only nodes of the present."""
     if root in reaches:
         return reaches[root]
-    order: list[Any] = []
-    pending, seen = [root], {root}
+    # The oldest first: they are nearest to the past, and whether the walk gets there before the
+    # budget ends shall not hang on the order in which a graph names its branches.
+    pending, seen = [(0, 0, root)], {root}
     found = False
     while pending and budget[0] > 0:
-        node = pending.pop()
-        order.append(node)
+        node = heapq.heappop(pending)[2]
         budget[0] -= 1
         for following in _torch.next_nodes(node):
             if following in seen:
@@ -134,7 +135,9 @@ def _reaches_past(
                 found = True
                 crossings.add(str(following.name()))
             else:
-                pending.append(following)
+                number = _torch.node_sequence(following) or 0
+                heapq.heappush(pending, (number, len(seen), following))
+    pending.clear()
     reaches[root] = found
     return found
 

@@ -290,10 +290,10 @@ def _through(searches: list[Search], holder: Any, target: Any) -> _Line:
 def _ranked(steps: list[Step], search: Search) -> _Line:
     """The chain with its place in the order of telling.
 
-    The user's variables that hold it through something come first, then the running functions'
-    variables that are the object itself, as the one asking knows of those; then what libraries
-    hold. What a graph holds comes after what a variable holds. With equal claims the shorter
-    chain, then the words decide.
+    The user's variables that hold it through something come first, then running functions' and
+    scripts' variables that are the object itself, as the one asking knows of those; then what
+    libraries hold. What a graph holds comes after what a variable holds. With equal claims the
+    shorter chain, then the words decide.
     """
     root = steps[0]
     if root.edge.kind == "local":
@@ -305,9 +305,17 @@ def _ranked(steps: list[Step], search: Search) -> _Line:
         )
     else:
         user = root.edge.kind == "type" and search.is_user_root(root.value)
-    group = 2 if not user else 1 if len(steps) == 1 and root.edge.kind == "local" else 0
+    group = 2 if not user else 1 if len(steps) == 1 and _is_at_hand(root, search) else 0
     through_graph = steps[-1].edge.kind == "graph"
     return _Line(steps, search, (group, through_graph, *_spelled(steps)))
+
+
+def _is_at_hand(root: Step, search: Search) -> bool:
+    """Whether the root is a variable of a function, or of a script or cell, that is running."""
+    if root.edge.kind == "local":
+        return True
+    running = (view.frame.f_globals for view in search.frames.views if view.is_module_level)
+    return any(search.root_module(variables) == root.owner for variables in running)
 
 
 def _spelled(steps: Sequence[Step]) -> tuple[int, str]:

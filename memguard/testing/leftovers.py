@@ -191,7 +191,8 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
 
 def _holder(located: Located, survivors: int, size: int, explanation: Explanation) -> Holder:
     advice = located.advice
-    share = survivors if len(explanation.located) <= 1 else located.survivors
+    alone = len(explanation.located) <= 1
+    share = survivors if alone else max(1, round(survivors * located.share))
     holder = replace(
         holder_of(located.place, located.statement, located.type, located.chain),
         survivors=share,
