@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memguard.explain import naming, paths, placing
@@ -12,11 +12,12 @@ from memguard.explain.edges import Edge
 from memguard.explain.frames import Frames
 from memguard.explain.naming import Step
 from memguard.explain.places import Place, Spot, Statement
-from memguard.explain.reading import class_name, class_qualname
+from memguard.explain.reading import class_name, class_qualname, entries
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 from memguard.explain.through_torch import carriers_of, live_tensors, may_be_hidden
 from memguard.explain.unseen import references
+from memguard.explain.unusual import is_session_variable
 
 # Direct referrers that are followed up; of more it is only said how many there are.
 MAX_DIRECT = 32
@@ -335,7 +336,11 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     known = steps[:-1] if steps[-1].edge.kind == "graph" else steps
     place = None if line.cycle else placing.place_of(known, position, search)
     statement = None
-    if place is not None and not line.direct:
+    session = place is not None and place.kind == "global" and is_session_variable(place.name)
+    if place is not None and session:
+        # Each cell that shows something puts it there: no statement, the number says which cell.
+        place = replace(place, expression=_numbered(place.name, steps[-1]))
+    elif place is not None and not line.direct:
         statement = _statement(place, stack)
     if place is not None and statement is not None and position == len(steps) - 1:
         # The object itself under a name: what sets the name is meant, not what the object gathers.
@@ -348,6 +353,13 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     return Holding(
         chain, place, statement, kind, spelled, owner, line.direct, line.rooted, line.cycle
     )
+
+
+def _numbered(name: str, last: Step) -> str:
+    """`Out[5]` where the object is an entry of the session's results."""
+    values = last.owner if type(last.owner) is dict else None
+    key = next((key for key, value in entries(values) if value is last.value), None)
+    return f"{name}[{key}]" if type(key) is int else name
 
 
 def _expression(steps: Sequence[Step]) -> str:

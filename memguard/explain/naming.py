@@ -20,6 +20,7 @@ from memguard.explain.reading import (
     class_name,
     class_qualname,
     entries,
+    entry,
     function_module,
     is_tensor,
     isinstance_exact,
@@ -59,6 +60,8 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
     module = search.root_module(first)
     if module is not None and len(path) > 1:
         name = edges.edge(first, path[1]).name
+        if name == "_oh" and entry(first, "Out") is path[1]:
+            name = "Out"  # IPython's own name for it comes first
         kind = "hook" if edges.is_hooks_name(name) else "global"
         return Step(Edge(kind, name, name), module, path[1])
     built = search.built.get(id(first))
