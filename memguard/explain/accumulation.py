@@ -24,6 +24,9 @@ SHARE = 0.2
 # Those that suppressions leave out must leave room for the others.
 MAX_HOLDERS = 8
 
+# Of objects that have the survivors alike, so many are followed up, one pass over the heap each.
+_MOST_ALIKE = 4
+
 # Entries of a container that are looked at to see whether numbers are among its tensors.
 _MOST_MIXED = 1000
 
@@ -196,8 +199,14 @@ def _densest(search: Search, born: list[int], remaining: int, need: int) -> int 
     ranks = {key: (search.level[key], class_name(type(search.objects[key]))) for key in dense}
     first = min(ranks.values())
     alike = [key for key in dense if ranks[key] == first]
+    if len(alike) == 1:
+        return alike[0]
+    for key in alike[:_MOST_ALIKE]:
+        # The search may have ended before it met their own roots, as survivors had others.
+        if not search.is_user_root(paths.path_to_root(search, key)[0]):
+            search.deepen(key)
     # Two lists that grow alike: the name decides, so that one bug is always told the same way.
-    return alike[0] if len(alike) == 1 else min(alike, key=lambda key: _spelled(search, key))
+    return min(alike, key=lambda key: _spelled(search, key))
 
 
 def _spelled(search: Search, key: int) -> tuple[bool, int, str]:
