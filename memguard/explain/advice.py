@@ -275,11 +275,18 @@ def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) 
     if isinstance(line.node, ast.Assign):
         indexed = [t for t in line.node.targets if isinstance(t, ast.Subscript)]
         stored = (indexed or line.node.targets)[0]
-    written = sum(isinstance(node, ast.Subscript) for node in ast.walk(stored))
+    written = sum(map(_reaches_in, ast.walk(stored)))
     # As deep as one subscript: what is appended, and what `setattr` gives a name made at run time.
     named = statement.verb == "attribute" and isinstance(target, ast.Call)
     own = statement.verb in ("append", "extend") or named
     return "".join(tokens[written + own :])
+
+
+def _reaches_in(node: ast.AST) -> bool:
+    """`x[k]`, and `x.setdefault(k, [])`, which reaches as deep."""
+    called = node.func if isinstance(node, ast.Call) else None
+    reaching = isinstance(called, ast.Attribute) and called.attr == "setdefault"
+    return isinstance(node, ast.Subscript) or reaching
 
 
 def _nested(name: str, line: Line, value: ast.expr, inside: str) -> Remedy:

@@ -118,6 +118,8 @@ class Chooser:
             route = region.route(emptying.steps)
             if route is None or piece.scope.name == "__init__":
                 continue
+            if self.place.kind == "state" and ".param_groups" in emptying.keys:
+                continue  # what leaves the groups leaves its state behind
             if not fits(emptying.keys, growth.keys) or self._other_object(region, growth, emptying):
                 continue
             ring = piece is growth.piece and emptying.size is None and growth.verb != "item"

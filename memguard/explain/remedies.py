@@ -266,7 +266,7 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
         fix = f"if len({holder}) > N: {holder}.pop(next(iter({holder})))"
         alternative = f"clear it when it has been read, or {to_disk}{moved}"
         return Remedy(why, fix, alternative, f"bound it (`{fix}`), or {alternative}")
-    listing = place.container in ("list", "") and dotted_text(holder)
+    listing = place.container in ("list", "") and dotted_text(holder) and place.kind != "state"
     fix = f"{statement.code}; del {holder}[:-N]" if listing and line_of(statement) else None
     alternative = (
         f"make it a collections.deque(maxlen=N), clear() it once read, or {to_disk}{moved}"

@@ -23,7 +23,7 @@ def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Reme
     """The remedy for a holder that the usual ones do not fit; None for all others."""
     if place.kind == "native":
         return _NATIVE[place.name]()
-    if place.kind == "state":
+    if place.kind == "state" and kind != "graph" and place.container in ("defaultdict", "dict"):
         return _stale_state(place)
     if place.kind == "cycle" and place.path.startswith("._base"):
         return _view_of_itself(place, statement)

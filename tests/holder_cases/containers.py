@@ -217,6 +217,38 @@ CASES = {
         kind="tensor",
         watch=TIGHT,
     ),
+    "object that refers to itself": Case(
+        "Node.me",
+        ("a reference cycle", "Node", ".me: Node"),
+        ("self.me = weakref.proxy(self)",),
+        """
+        import gc
+        class Node:
+            def __init__(self, rows):
+                self.rows = rows
+                self.me = self  # grows
+        gc.disable()
+        try:
+            for _ in range(40):
+                train_step(model, optimizer)
+                Node(torch.randn(64, 64))
+        finally:
+            gc.enable()
+        """,
+        kind="cycle",
+        watch=TIGHT,
+    ),
+    "dict that is set by default": Case(
+        "rows",
+        ("global rows: dict", "['loss']: list"),
+        ('rows.setdefault("loss", []).append(loss.item())',),
+        """
+        rows = {}
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            rows.setdefault("loss", []).append(loss)  # grows
+        """,
+    ),
     "views that keep what they were cut from": Case(
         "firsts",
         ("global firsts: list",),

@@ -295,6 +295,32 @@ CASES = {
         contextvars.copy_context().run(run)
         """,
     ),
+    "context variable that is set anew": Case(
+        "total",
+        ("global total: ContextVar", ".get(): Tensor"),
+        ("total.set(total.get() + loss.detach())",),
+        """
+        import contextvars
+        total = contextvars.ContextVar("total")
+        total.set(0.0)
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            total.set(total.get() + loss)  # grows
+        """,
+    ),
+    "context variable whose list is replaced": Case(
+        "seen",
+        ("global seen: ContextVar", ".get(): list"),
+        ("seen.set(seen.get() + [loss.item()])",),
+        """
+        import contextvars
+        seen = contextvars.ContextVar("seen")
+        seen.set([])
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            seen.set(seen.get() + [loss])  # grows
+        """,
+    ),
     "default of a context variable": Case(
         "LOSSES",
         ("global LOSSES: ContextVar", ".get(): list"),

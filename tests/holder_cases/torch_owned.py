@@ -36,6 +36,67 @@ CASES = {
         kind="tensor",
         watch=TIGHT,
     ),
+    "state of parameters that left an optimizer's group": Case(
+        "optimizer.state",
+        ("global optimizer: SGD", ".state: defaultdict"),
+        ("optimizer.state.pop(",),
+        """
+        group = optimizer.param_groups[0]
+        group["momentum"] = 0.9
+        for _ in range(40):
+            extra = nn.Parameter(torch.randn(64, 64))
+            optimizer.param_groups[0]["params"].append(extra)  # grows
+            x, y = batch()
+            loss = (model(x) - y).pow(2).mean() + extra.pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            optimizer.param_groups[0]["params"].pop()
+        """,
+        kind="tensor",
+        watch=TIGHT,
+    ),
+    "list in an optimizer's state": Case(
+        "optimizer.state",
+        (".state: defaultdict", "['losses']: list"),
+        ('optimizer.state[first].setdefault("losses", []).append(loss.item())',),
+        """
+        first = model.first.weight
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            optimizer.state[first].setdefault("losses", []).append(loss)  # grows
+        """,
+    ),
+    "contexts of a custom function": Case(
+        "kept",
+        ("global kept: list", "GateBackward"),
+        ("ctx.saved_tensors",),
+        """
+        kept = []
+        class Gate(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                kept.append(ctx)  # grows
+                return x * 2
+            @staticmethod
+            def backward(ctx, g):
+                return g * 2
+        for _ in range(40):
+            x, y = batch()
+            loss = (Gate.apply(model(x)) - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    ),
+    "nodes of graphs": Case(
+        "kept",
+        ("global kept: list", "MeanBackward0"),
+        ("kept.append(loss.grad_fn.name())",),
+        """
+        kept = []
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            kept.append(loss.grad_fn)  # grows
+        """,
+    ),
     "buffer with statistics": Case(
         "norm.running_mean",
         ("global norm: Norm", ".running_mean: Tensor"),

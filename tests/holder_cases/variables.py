@@ -215,6 +215,54 @@ CASES = {
         """,
         where="attribute of Board",
     ),
+    "attributes whose names are made at run time": Case(
+        "board",
+        ("global board: SimpleNamespace", ".loss0: Tensor"),
+        ('setattr(board, f"loss{step}", loss.item())',),
+        """
+        import types
+        board = types.SimpleNamespace()
+        for step in range(40):
+            loss = train_step(model, optimizer)
+            setattr(board, f"loss{step}", loss)  # grows
+        """,
+    ),
+    "attributes of self whose names are made at run time": Case(
+        "board",
+        ("global board: Board", ".loss0: Tensor"),
+        ('setattr(self, f"loss{step}", loss.item())',),
+        """
+        class Board:
+            def keep(self, step, loss):
+                setattr(self, f"loss{step}", loss)  # grows
+        board = Board()
+        for step in range(40):
+            board.keep(step, train_step(model, optimizer))
+        """,
+    ),
+    "entries of vars()": Case(
+        "board",
+        ("global board: Board", ".loss0: Tensor"),
+        ('vars(board)[f"loss{step}"] = loss.item()',),
+        """
+        class Board:
+            pass
+        board = Board()
+        for step in range(40):
+            loss = train_step(model, optimizer)
+            vars(board)[f"loss{step}"] = loss  # grows
+        """,
+    ),
+    "variables whose names are made at run time": Case(
+        "globals()",
+        ("module __main__", "global loss"),
+        ('globals()[f"loss{step}"] = loss.item()',),
+        """
+        for step in range(40):
+            loss = train_step(model, optimizer)
+            globals()[f"loss{step}"] = loss  # grows
+        """,
+    ),
     "tensor that concatenation makes longer": Case(
         "outputs",
         ("global outputs: Tensor",),
