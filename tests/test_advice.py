@@ -36,6 +36,56 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "total_loss += loss.item()",
     ),
     (
+        "sum beside a count",
+        _place("total", container="Tensor"),
+        _statement("total, n = total + loss, n + 1", "accumulate", "loss"),
+        "total, n = (total + loss).detach(), n + 1",
+    ),
+    (
+        "sum beside another sum",
+        _place("total", container="Tensor"),
+        _statement("total, other = total + loss, other + loss_b", "accumulate", "loss"),
+        "total, other = (total + loss).detach(), (other + loss_b).detach()",
+    ),
+    (
+        "sum of a loss that may be a number already",
+        _place("total", container="Tensor"),
+        _statement(
+            "total += loss if new else loss.item()", "accumulate", "loss if new else loss.item()"
+        ),
+        "total += loss.item() if new else loss.item()",
+    ),
+    (
+        "sums of tensors and numbers in one dict",
+        _place("sums", container="Tensor", path="['loss']", mixed=True),
+        _statement("sums = {k: sums[k] + new[k] for k in sums}", "accumulate", "sums[k] + new[k]"),
+        None,
+    ),
+    (
+        "several losses, some of them weighted",
+        _place("kept", container="list"),
+        _statement("kept.extend([loss, loss * 2])", "extend", "[loss, loss * 2]"),
+        "kept.extend([loss.item(), loss.item() * 2])",
+    ),
+    (
+        "dict of tensors and numbers",
+        _place("kept", container="dict", mixed=True),
+        _statement("kept.update(logs)", "extend", "logs"),
+        "kept.update({k: v.detach() if torch.is_tensor(v) else v for k, v in logs.items()})",
+    ),
+    (
+        "state that begins as None",
+        _place("state", container="tuple", path="[...]"),
+        _statement("out, state = model(x, state)", "carry", "model(x, state)", optional=True),
+        "out, state = model(x, None if state is None else tuple(s.detach() for s in state))",
+    ),
+    (
+        "list of contexts",
+        _place("kept", container="list", survivor="ctx"),
+        _statement("kept.append(ctx)", "append", "ctx"),
+        None,
+    ),
+    (
         "sum of a loss times a count",
         _place("total", container="Tensor"),
         _statement("total += loss * x.size(0)", "accumulate", "loss * x.size(0)"),
@@ -382,6 +432,14 @@ def test_graph_advice_names_the_cure(place: Place, statement: Statement) -> None
     assert "\n" not in told.advice
     assert told.why
     assert not told.why.endswith(".")
+
+
+def test_nodes_are_not_told_to_be_detached() -> None:
+    """A node has no `.detach()`; its name is what one may want to keep."""
+    place = _place("kept", container="list", survivor="node")
+    told = _advice(place, _statement("kept.append(loss.grad_fn)", "append", "loss.grad_fn"))
+    assert told.fix == "kept.append(loss.grad_fn.name())"
+    assert "detach" not in told.advice
 
 
 def test_reinforce_advice_clears_and_detaches() -> None:

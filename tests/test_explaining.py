@@ -262,6 +262,34 @@ def test_several_holders_are_named(tmp_path: Path) -> None:
     assert sorted(holder.line or 0 for holder in holders) == run.marked
 
 
+def test_all_who_hold_the_same_survivors_are_named(tmp_path: Path) -> None:
+    """As long as one of them is left, the survivors are; each is said to hold all of them."""
+    loop = """
+    rows, table = [], {}
+    for step in range(40):
+        loss = train_step(model, optimizer)
+        rows.append(loss)
+        table[step] = loss
+    """
+    [finding] = Run(tmp_path, loop).report.findings
+    assert sorted(holder.name for holder in finding.holders) == ["rows", "table"]
+    assert len({holder.survivors for holder in finding.holders}) == 1
+
+
+def test_survivors_are_counted_once_each(tmp_path: Path) -> None:
+    """Of holders that share them out none is said to hold the others'."""
+    loop = """
+    north, east, south, west = [], [], [], []
+    for step in range(80):
+        [north, east, south, west][step % 4].append(train_step(model, optimizer))
+    """
+    watch = "guard = memguard.watch(model, optimizer, ignore=['north', 'east', 'south'])\n"
+    [finding] = Run(tmp_path, loop, watch=watch).report.findings
+    [holder] = finding.holders
+    assert holder.name == "west"
+    assert holder.survivors <= finding.growth.total.graphs / 2
+
+
 def test_the_same_bug_reads_the_same(tmp_path: Path) -> None:
     """Two runs give the same holders, chains and words."""
     source = """

@@ -19,6 +19,45 @@ CASES: dict[str, str] = {
         for _ in range(80):
             losses.append(train_step(model, optimizer).detach())
         """,
+    "contexts and nodes that are let go": """
+        last = None
+        for _ in range(80):
+            x, y = batch()
+            loss = (model(x) - y).pow(2).mean()
+            last = loss.grad_fn
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    "a name of the moment for each result": """
+        import types
+        board = types.SimpleNamespace()
+        for step in range(80):
+            loss = train_step(model, optimizer)
+            setattr(board, f"loss{step}", loss.item())
+            globals()[f"loss{step}"] = loss.detach()
+        """,
+    "a context variable with the loss of the moment": """
+        import contextvars
+        current = contextvars.ContextVar("current")
+        for _ in range(80):
+            current.set(train_step(model, optimizer))
+        """,
+    "a list in the optimizer's state": """
+        first = model.first.weight
+        for _ in range(80):
+            loss = train_step(model, optimizer)
+            optimizer.state[first].setdefault("losses", []).append(loss.item())
+        """,
+    "a list of few, shortened by one each step": """
+        kept = []
+        for step in range(80):
+            loss = train_step(model, optimizer).detach()
+            if step % 2:
+                kept.append(loss)
+            else:
+                kept.append(-loss)
+            if len(kept) > 20:
+                kept.pop(0)
+        """,
     "accumulation over sixteen micro-batches": """
         def fit():
             pending = []

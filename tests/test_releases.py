@@ -101,6 +101,110 @@ RELEASES: list[tuple[str, str, dict[str, Any], int | None]] = [
         None,
     ),
     (
+        "several_put_in_and_one_popped",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                kept.extend([loss, 2 * loss])
+                if len(kept) > 20:
+                    kept.pop(0)
+        """,
+        LIST,
+        None,
+    ),
+    (
+        "appended_twice_and_popped_once",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                kept.append(loss)
+                kept.append(2 * loss)
+                if len(kept) > 20:
+                    kept.pop(0)
+        """,
+        LIST,
+        None,
+    ),
+    (
+        "appended_twice_and_popped_as_long_as_needed",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                kept.append(loss)
+                kept.append(2 * loss)
+                while len(kept) > 20:
+                    kept.pop(0)  # frees
+        """,
+        LIST,
+        20,
+    ),
+    (
+        "appended_one_way_or_the_other",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                if loss > 1:
+                    kept.append(loss)
+                else:
+                    kept.append(2 * loss)
+                if len(kept) > 20:
+                    kept.pop(0)  # frees
+        """,
+        LIST,
+        20,
+    ),
+    (
+        "begun_where_it_is_missing",
+        """
+        def train(loader, opt):
+            kept = {}
+            for i, loss in enumerate(loader):
+                opt.step()  # at 0
+                if i % 10 == 0:
+                    if "a" not in kept:
+                        kept["a"] = []
+                kept["a"].append(loss)
+        """,
+        {**LIST, "container": "dict", "path": "['a'][...]"},
+        None,
+    ),
+    (
+        "begun_anew_every_tenth_step",
+        """
+        def train(loader, opt):
+            kept = {}
+            for i, loss in enumerate(loader):
+                opt.step()  # at 0
+                if i % 10 == 0:
+                    kept["a"] = []  # frees
+                kept["a"].append(loss)
+        """,
+        {**LIST, "container": "dict", "path": "['a'][...]"},
+        10,
+    ),
+    (
+        "bound_that_the_list_has_long_passed",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                kept.append(loss)
+                if len(kept) > 20:
+                    kept.pop(0)
+        """,
+        {**LIST, "length": 2_405},
+        None,
+    ),
+    (
         "oldest_popped",
         """
         LIMIT = 4

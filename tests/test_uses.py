@@ -33,6 +33,8 @@ def uses(folder: Path, after: str) -> bool:
         "    print(torch.stack(kept).mean())\n",
         "    mean = sum(kept) / len(kept)\n    print(mean.item())\n",
         "    return kept\nhistory = main()\nprint(history[0].detach())\n",
+        "    summarize(kept)\ndef summarize(rows):\n    print(torch.stack(rows).mean())\n",
+        "    summarize(rows=kept)\ndef summarize(rows):\n    print(torch.stack(rows).mean())\n",
         "class Meter:\n    def mean(self):\n        return torch.cat(self.kept)\n",
     ],
 )

@@ -191,12 +191,12 @@ def _extended(
         return Remedy(why, line.result(), f"[v.item() for v in {text}] where they are numbers")
     parts = _results_of(value)
     assigned = not isinstance(line.node, ast.Expr) and not isinstance(line.node, ast.AugAssign)
-    if parts[0] is not value or assigned or looks_like_tensor(value):
-        for part in parts:
-            line.call_on(part, ".item()" if looks_scalar(part) else ".detach()")
-    elif ".update(" in statement.code and mixed:
+    if mixed and ".update(" in statement.code:
         guarded = "v.detach() if torch.is_tensor(v) else v"
         line.replace(value, f"{{k: {guarded} for k, v in {text}.items()}}")
+    elif parts[0] is not value or assigned or looks_like_tensor(value):
+        for part in parts:
+            line.call_on(part, ".item()" if looks_scalar(part) else ".detach()")
     elif ".update(" in statement.code:
         line.replace(value, f"{{k: v.detach() for k, v in {text}.items()}}")
     else:
