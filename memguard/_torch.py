@@ -75,6 +75,13 @@ def is_node(value: object) -> bool:
     return any("next_functions" in _class_dict(cls) for cls in _mro(type(value)))
 
 
+def is_stand_in(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no data and stands for one that torch.compile met while tracing."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # seen in 2.4 to 2.13
+    fake = getattr(module, "FakeTensor", None)
+    return fake is not None and _inherits(type(tensor), fake)
+
+
 def node_classes() -> frozenset[int]:
     """Classes of autograd nodes by identity: torch makes one for each kind of node, with no base.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -56,6 +57,21 @@ def test_a_picture_is_drawn_by_graphviz(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "why.svg").read_text().startswith("digraph")
     with pytest.raises(memguard.MemguardError, match="out of ink"):
         memguard.why_alive(thing).picture(tmp_path / "why.png")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz")
+def test_graphviz_itself_understands_the_picture(tmp_path: Path) -> None:
+    """Names with quotes, brackets and line ends among them."""
+    box = {'"quoted"': [Thing()], "<b>": {"two\nlines": Thing()}, "back\\slash": (Thing(),)}
+
+    answer = memguard.why_alive(Thing, limit=9)
+    answer.picture(tmp_path / "why.svg")
+
+    drawn = (tmp_path / "why.svg").read_text()
+    assert "<svg" in drawn
+    assert drawn.count("local box: dict") == 1
+    assert drawn.count(">Thing<") == len(answer.kept)
+    assert box
 
 
 def test_a_picture_of_no_known_form_is_refused(tmp_path: Path) -> None:

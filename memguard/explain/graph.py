@@ -23,9 +23,10 @@ def live_tensors() -> list[Any]:
 
 
 def attached_tensors() -> list[Any]:
-    """Every live tensor that hangs on a graph."""
+    """Every live tensor that hangs on a graph, those of a compiler's own left out."""
     with _torch.without_overrides():
-        return [tensor for tensor in live_tensors() if _torch.is_attached(tensor)]
+        attached = [tensor for tensor in live_tensors() if _torch.is_attached(tensor)]
+    return [tensor for tensor in attached if not _torch.is_stand_in(tensor)]
 
 
 @dataclass(slots=True)

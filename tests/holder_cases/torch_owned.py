@@ -97,6 +97,32 @@ CASES = {
             kept.append(loss.grad_fn)  # grows
         """,
     ),
+    "state carried through a compiled module": Case(
+        "h",
+        ("global h: Tensor",),
+        ("out, h = fast(x, h.detach())",),
+        """
+        import warnings
+        import torch._dynamo
+        warnings.simplefilter("ignore")
+        torch._dynamo.reset()
+        class Recurrent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cell = nn.GRUCell(8, 8)
+            def forward(self, x, h):
+                h = self.cell(x, h)
+                return h.sum(), h
+        fast = torch.compile(Recurrent(), backend="eager")
+        h = torch.zeros(4, 8)
+        try:
+            for _ in range(40):
+                x, y = torch.randn(4, 8), train_step(model, optimizer)
+                out, h = fast(x, h)  # grows
+        finally:
+            torch._dynamo.reset()
+        """,
+    ),
     "buffer with statistics": Case(
         "norm.running_mean",
         ("global norm: Norm", ".running_mean: Tensor"),
