@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from programs import PRELUDE, Run
 
 from memguard import Report, watching
-from memguard.explain import descent, search
+from memguard.explain import descent, graph, search
 from memguard.investigation import Investigator
 
 # name of the case: (loop that leaks, lines that let go of what it kept)
@@ -274,6 +275,23 @@ def test_all_who_hold_the_same_survivors_are_named(tmp_path: Path) -> None:
     [finding] = Run(tmp_path, loop).report.findings
     assert sorted(holder.name for holder in finding.holders) == ["rows", "table"]
     assert len({holder.survivors for holder in finding.holders}) == 1
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_way_into_the_past_is_found_beside_a_wide_present(first: bool) -> None:
+    """In whatever order a node names its branches: the budget goes to the oldest nodes."""
+    weight = torch.ones((), requires_grad=True)
+    past = weight * 2
+    began = past.grad_fn._sequence_nr()
+    branch = past * 3
+    wide = branch.detach().requires_grad_()
+    for _ in range(2 * graph.MAX_NODES):
+        wide = wide + 1
+    carrier = wide + branch if first else branch + wide
+
+    found = graph.carriers([carrier], lambda number: 0 if number <= began else 1, newest_old=0)
+
+    assert [tensor is carrier for tensor in found.young] == [True]
 
 
 def test_survivors_are_counted_once_each(tmp_path: Path) -> None:

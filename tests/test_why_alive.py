@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,24 @@ def test_the_variable_that_was_handed_over_is_told_after_the_others() -> None:
 
     assert names(answer)[0] == "box.content, attribute of Box"
     assert names(answer)[1].startswith("thing, local of test_the_variable")
+
+
+def test_a_scripts_own_variable_is_told_after_the_others(tmp_path: Path) -> None:
+    """At module level, where the variable that is handed over is a global."""
+    script = tmp_path / "asks.py"
+    script.write_text(
+        "import memguard\n"
+        "from things import Box, Thing\n"
+        "a_thing = Thing()\n"
+        "box = Box()\n"
+        "box.put(a_thing)\n"
+        "answer = memguard.why_alive(a_thing)\n"
+    )
+
+    answer = runpy.run_path(str(script), run_name="asks")["answer"]
+
+    assert names(answer)[0] == "box.content, attribute of Box"
+    assert names(answer)[1].startswith("a_thing, global")
 
 
 def test_the_question_itself_is_no_holder() -> None:

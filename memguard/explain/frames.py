@@ -196,7 +196,7 @@ class Frames:
         if user:
             return user
         # A program that is itself an installed package: everything but torch and us is its code.
-        return [v.spot() for v in mine if _INSTALLED_ANY(v.frame.f_code.co_filename)]
+        return [v.spot() for v in mine if _is_installed(v.frame.f_code.co_filename)]
 
     def __exit__(self, *exception: object) -> None:
         self.release()
@@ -208,7 +208,8 @@ class Frames:
         self._by_value.clear()
 
 
-def _INSTALLED_ANY(name: str) -> bool:
+def _is_installed(name: str) -> bool:
+    """Whether a file is that of an installed package other than torch."""
     is_torch = _TORCH_FOLDER is not None and name.startswith(_TORCH_FOLDER)
     return any(mark in name for mark in _INSTALLED) and not is_torch
 
