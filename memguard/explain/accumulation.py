@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -295,7 +296,10 @@ def _is_mixed(path: Sequence[Any]) -> bool:
     if type(holder) is dict:
         values = [value for _, value in reading.entries(holder)[:_MOST_MIXED]]
     else:
-        values = holder[:_MOST_MIXED] if type(holder) in (list, tuple) else []
+        # A tuple that is still being built has empty places, which nobody but the collector may
+        # pass over: reading one is a segmentation fault.
+        tupled = gc.get_referents(holder) if type(holder) is tuple else []
+        values = holder[:_MOST_MIXED] if type(holder) is list else tupled
     return any(type(value) in (int, float) for value in values)
 
 
