@@ -67,6 +67,7 @@ class Place:
             a `node` (a `grad_fn`), or the `ctx` of a custom Function, which is one as well.
         mixed: whether numbers stand beside tensors in the dict or list that has the survivor.
         length: entries that the container has now; None where it has none.
+        recurs: whether its keys look like a fixed set, so that entries are overwritten in time.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
     """
@@ -85,6 +86,7 @@ class Place:
     limit: int | None = None
     mixed: bool = False
     length: int | None = None
+    recurs: bool = False
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
 
