@@ -152,6 +152,8 @@ class Chooser:
         count = 0
         for growth in candidates.growths:
             adds = growth.verb in ("append", "extend") and not growth.weak
+            if guarding_size(growth) is not None:
+                continue
             if not adds or region.route(growth.steps) is None or growth.piece in put:
                 continue
             # Of `if ...: x.append(a)` and `else: x.append(b)` each turn runs one.
