@@ -126,6 +126,7 @@ class Chooser:
             if ring or (emptying.single and self._outpaced(region, emptying, candidates)):
                 continue
             bound, of_entries = bound_of(emptying.size, route, region.loop, integers)
+            of_entries = of_entries and not emptying.keys
             if bound is None or not (of_entries and self._is_beyond(2 * bound)):
                 # Between two releases there may be a few more; what is not so is not claimed.
                 known = (
