@@ -279,8 +279,10 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
-    place = replace(place, length=capacity.length(point), mixed=_is_mixed(path))
-    place = replace(place, recurs=capacity.recurs(point))
+    # Of a container within the one that is named nobody could say which bounds are its own.
+    named = steps[position].edge.name == place.name
+    length = capacity.length(point) if named else None
+    place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)

@@ -131,6 +131,7 @@ class Chooser:
             if ring or (emptying.single and self._outpaced(region, emptying, candidates)):
                 continue
             bound, of_entries = bound_of(emptying.size, route, region.loop, integers)
+            of_entries = of_entries and not emptying.keys
             if bound is None or not (of_entries and self._is_beyond(2 * bound)):
                 # Between two releases there may be a few more; what is not so is not claimed.
                 known = (
@@ -157,6 +158,8 @@ class Chooser:
         count = 0
         for growth in candidates.growths:
             adds = growth.verb in ("append", "extend") and not growth.weak
+            if guarding_size(growth) is not None:
+                continue
             if not adds or region.route(growth.steps) is None or growth.piece in put:
                 continue
             # Of `if ...: x.append(a)` and `else: x.append(b)` each turn runs one.
