@@ -20,7 +20,9 @@ def test_a_holder_of_old_entries_that_gets_longer_is_believed_at_the_second_coun
     """A table with settings in it, to which each step adds."""
     entries = Entries()
     first = entries.doubt("table", survivors=7, entries=40, window=2)
-    assert first is not None and first.action == "hold" and first.until == 10
+    assert first is not None
+    assert first.action == "hold"
+    assert first.until == 10
     assert entries.doubt("table", survivors=10, entries=43, window=2) is None
 
 
@@ -29,7 +31,8 @@ def test_a_holder_whose_entries_are_overwritten_waits_for_many() -> None:
     entries = Entries()
     entries.doubt("last", survivors=7, entries=40, window=2)
     second = entries.doubt("last", survivors=10, entries=40, window=2)
-    assert second is not None and second.until == UNKNOWN_BOUND
+    assert second is not None
+    assert second.until == UNKNOWN_BOUND
     assert entries.doubt("last", survivors=UNKNOWN_BOUND, entries=90, window=2) is None
 
 
@@ -38,4 +41,5 @@ def test_holders_are_counted_each_by_itself() -> None:
     entries = Entries()
     entries.doubt("one", survivors=7, entries=40, window=2)
     other = entries.doubt("other", survivors=10, entries=43, window=2)
-    assert other is not None and other.until == 13
+    assert other is not None
+    assert other.until == 13
