@@ -121,3 +121,20 @@ def test_growth_is_something_of_every_run(
 ) -> None:
     """What one run lacks is none."""
     assert grows(counts, window) is expected
+
+
+def test_nodes_in_hand_are_met_once_and_watched_as_long_as_they_live(births: Births) -> None:
+    """Only those made since: an older node that is looked at is none."""
+    weight = torch.ones(2, requires_grad=True)
+    before = (weight * 2).sum()
+    births.begin()
+    held = [(weight * 3).sum().grad_fn, before.grad_fn]
+    gc.collect()
+    births.end()
+    nodes = births.nodes()
+
+    assert [node is held[0] for node in births.nodes_of(nodes)] == [True]
+
+    held.clear()
+
+    assert not nodes
