@@ -55,6 +55,7 @@ class Births:
         "_elders",
         "_end_of_look",
         "_installed",
+        "_key",
         "_looking",
         "_marks",
         "_metaclasses",
@@ -72,6 +73,7 @@ class Births:
         self._end_of_look = _EndOfLook()
         self._marks: set[Mark] = set()
         self._nodes: set[Mark] = set()
+        self._key = object()  # two sensors may be at work, each with its own canaries
         self.since = 0
         self._open = False
         self._paused = 0
@@ -136,7 +138,7 @@ class Births:
         """
         wanted = set(map(id, alive(canaries)))
         held = objects_of(self._node_classes) if wanted else []
-        return [node for node in held if id(_metadata(node).get(Canary)) in wanted]
+        return [node for node in held if id(_metadata(node).get(self._key)) in wanted]
 
     def pause(self) -> None:
         """What is born until `resume` is somebody else's; may be nested."""
@@ -150,6 +152,10 @@ class Births:
             self._look()
             self.since = _next_number()
         self._paused = max(0, self._paused - 1)
+
+    def canary_of(self, node: Any) -> Canary:
+        """The canary in a node, which is put there where it has none."""
+        return cast("Canary", _metadata(node).setdefault(self._key, Canary()))
 
     def elders(self) -> list[Any]:
         """Objects that count for no birth and are still alive."""
@@ -226,10 +232,10 @@ class Births:
         # A node of before, looked at now, is none of these; nor is one met at an earlier look.
         metadata = _metadata(node)
         number = _number(node)
-        if number is None or number < self.since or Canary in metadata:
+        if number is None or number < self.since or self._key in metadata:
             return
         if len(self._nodes) < MOST_NODES:
-            canary = metadata[Canary] = Canary()
+            canary = metadata[self._key] = Canary()
             self._nodes.add(Mark(canary, self._nodes.discard))
 
     def _add_elder(self, item: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memguard.errors import LeakWarning
+from memguard.parts import Parts
 from memguard.records import Finding
 from memguard.report import tests as telling
 from memguard.sensors.births import Births
@@ -52,6 +53,9 @@ class _Check:
     seconds: float = 0.0
 
 
+# The part whose failure fails no test.
+_JUDGING = "judging tests"
+
 _PLAN: pytest.StashKey[Wanted] = pytest.StashKey()
 _CHECK: pytest.StashKey[_Check] = pytest.StashKey()
 
@@ -76,9 +80,12 @@ class Checker:
         self.triage = Triage(options.patterns(ignored))
         self.rows: list[dict[str, Any]] = []
         self.texts: list[str] = []
+        self.failures: dict[str, None] = {}
         self.judged = 0
         self.seconds = 0.0
         self._births: Births | None = None
+        self._config = config
+        self._parts = Parts(lambda: self.judged)
         self._is_worker = hasattr(config, "workerinput")
 
     def plan(self, items: list[pytest.Item]) -> None:
@@ -97,16 +104,7 @@ class Checker:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """What is born from here on is the test's."""
-        check = item.stash.get(_CHECK, None)
-        if check is None or not check.again:
-            plan = item.stash.get(_PLAN, None)
-            if plan is None and "memguard" not in getattr(item, "fixturenames", ()):
-                return (yield)
-            check = _Check(plan or Wanted(), Runs(self._sensor()), judged=plan is not None)
-            item.stash[_CHECK] = check
-            # Running a doctest empties its variables.
-            check.globs = dict(getattr(getattr(item, "dtest", None), "globs", ()))
-        check.runs.begin()
+        self._parts.do(_JUDGING, self._begin, item)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -116,11 +114,11 @@ class Checker:
         """What a wider-scoped fixture makes is not the test's."""
         if fixturedef.scope == "function" or self._births is None:
             return (yield)
-        self._births.pause()
+        self._parts.do(_JUDGING, self._births.pause)
         try:
             return (yield)
         finally:
-            self._births.resume()
+            self._parts.do(_JUDGING, self._births.resume)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
@@ -135,7 +133,7 @@ class Checker:
                 result = yield
             phases.forget_fixtures(item)
             if check.again:
-                check.left = check.runs.end()
+                check.left = bool(self._parts.do(_JUDGING, check.runs.end))
             else:
                 self._judge(item, nextitem, check)
         finally:
@@ -154,6 +152,8 @@ class Checker:
             text = str(call.excinfo.value)
             report.longrepr = phases.as_failure(item, text)
             report.memguard = "leaked"  # type: ignore[attr-defined]
+        failed = [f"{one.part} failed: {one.error}" for one in self._parts.failures.values()]
+        report.memguard_failed = failed  # type: ignore[attr-defined]
         if check is None or check.again:
             return report
         check.passed = check.passed and report.passed and not hasattr(report, "wasxfail")
@@ -176,6 +176,18 @@ class Checker:
 
     # --- judging ---
 
+    def _begin(self, item: pytest.Item) -> None:
+        check = item.stash.get(_CHECK, None)
+        if check is None or not check.again:
+            plan = item.stash.get(_PLAN, None)
+            if plan is None and "memguard" not in getattr(item, "fixturenames", ()):
+                return
+            check = _Check(plan or Wanted(), Runs(self._sensor()), judged=plan is not None)
+            # Running a doctest empties its variables.
+            check.globs = dict(getattr(getattr(item, "dtest", None), "globs", ()))
+            item.stash[_CHECK] = check
+        check.runs.begin()
+
     def _sensor(self) -> Births:
         if self._births is None:
             self._births = Births()
@@ -184,13 +196,13 @@ class Checker:
 
     def _judge(self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check) -> None:
         began = time.perf_counter()
+        judged = check.passed and check.judged
         try:
-            if not check.passed or not check.judged:
-                check.runs.abandon()
-            left = check.passed and check.judged and check.runs.end()
+            end = check.runs.end if judged else check.runs.abandon
+            left = self._parts.do(_JUDGING, end)
             if check.passed:
                 self._check_expected(item)
-            if check.passed and check.judged:
+            if judged and left is not None:
                 check.ruled = True
                 self._rule(item, nextitem, check, left)
         finally:
@@ -212,13 +224,13 @@ class Checker:
         self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check, left: bool
     ) -> None:
         plan, runs = check.plan, check.runs
-        while left and len(runs) < plan.repeat:
+        while left and len(runs) < plan.repeat and runs.may_grow(plan.window):
             if not self._run_again(item, nextitem, check):
                 self._note(item, check, None, "unconfirmed")
                 return
             left = check.left
-        if not left or not runs.grow(plan.window):
-            if plan.leaky is not None:
+        if not left or not self._parts.do(_JUDGING, runs.grow, plan.window):
+            if plan.leaky is not None and not self._parts.failures:
                 raise Leaked(telling.mended(item.name, plan.leaky))
             return
         # Explaining loads torch, which is there by now.
@@ -280,8 +292,12 @@ class Checker:
 
     # --- telling ---
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather what was found; on the controller of xdist what its workers found."""
+        if getattr(report, "memguard", None) == "leaked":
+            phases.fail_in_junit(self._config, report)
+        self.failures.update(dict.fromkeys(getattr(report, "memguard_failed", ())))
         if getattr(report, "memguard_judged", None) is None:
             return
         self.judged += 1
@@ -296,7 +312,7 @@ class Checker:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Let go of the process, and write the session's file."""
         if self._births is not None:
-            self._births.remove()
+            self._parts.do("letting go", self._births.remove)
             self._births = None
         if not self.file or self._is_worker:
             return
@@ -314,6 +330,7 @@ class Checker:
         """The table of what was left; more of it with -v, a line with -q."""
         verbosity = config.get_verbosity()
         lines = telling.closing(self.rows, self.judged, self.texts, verbosity)
+        lines += self.failures
         if lines:
             terminalreporter.section("memguard", sep="=")
             for line in lines:

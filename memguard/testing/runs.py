@@ -9,7 +9,7 @@ from typing import Any
 
 from memguard import _kinds
 from memguard.judge.repeats import grows
-from memguard.sensors.births import Births, Canary, alive
+from memguard.sensors.births import Births, alive
 from memguard.sensors.marks import Mark
 
 # Seconds to wait for threads to let go before survivors are believed; where there are none, the
@@ -69,7 +69,7 @@ class Runs:
         """The run has ended; whether anything it made is alive.
 
         Collects garbage only if there are survivors: what is young, and everything once if there
-        are survivors still.
+        are survivors still; of later runs only what is young, see `grow`.
         """
         run = self._runs[-1]
         run.marks = self._births.end()
@@ -81,22 +81,36 @@ class Runs:
         gc.collect(1)
         if not run.left():
             return False
-        gc.collect()
+        if len(self._runs) == 1:
+            gc.collect()
         self._forgive(run)
-        for seconds in PATIENCE if threading.active_count() > 1 else PATIENCE[:1]:
-            if not run.left():
-                return False
-            time.sleep(seconds)
+        self._wait(run)
         self._mark_graphs(run)
         return bool(run.left())
+
+    def _wait(self, run: _Run) -> None:
+        for seconds in PATIENCE if threading.active_count() > 1 else PATIENCE[:1]:
+            if run.left():
+                time.sleep(seconds)
 
     def abandon(self) -> None:
         """The run is not to be judged."""
         self._births.end()
 
     def grow(self, window: int = 0) -> bool:
-        """Whether each run left something that is still alive, the last `window` aside."""
-        return grows([run.left() for run in self._runs], window)
+        """Whether each run left something that is still alive, the last `window` aside.
+
+        Collects everything once more where it would say so of several runs, to make sure.
+        """
+        found = grows([run.left() for run in self._runs], window)
+        if found and len(self._runs) > 1:
+            gc.collect()
+            found = grows([run.left() for run in self._runs], window)
+        return found
+
+    def may_grow(self, window: int = 0) -> bool:
+        """Whether no run that counts has been seen to leave nothing; what died stays dead."""
+        return all(run.left() for run in self._runs[: len(self._runs) - window])
 
     def survivors(self) -> list[Any]:
         """What the last run left; hold it no longer than needed."""
@@ -148,7 +162,7 @@ class Runs:
                 if door.is_tensor_type(type(tensor)) and door.is_attached(tensor):
                     node = door.node_of(tensor)
                     if node is not None:
-                        canary = door.node_metadata(node).setdefault(Canary, Canary())
+                        canary = self._births.canary_of(node)
                         run.canaries.add(Mark(canary, run.canaries.discard))
 
 
