@@ -35,6 +35,19 @@ def test_what_is_born_and_alive_is_met_once(births: Births) -> None:
     assert before.sum() == after.sum()
 
 
+def test_what_was_made_between_two_stretches_is_older(births: Births) -> None:
+    """Also where no look came between it and the second beginning."""
+    births.begin()
+    births.end()
+    between = torch.ones(2)
+    births.begin()
+    mine = torch.ones(2)
+    marks = births.end()
+
+    assert [id(item) for item in alive(marks)] == [id(mine)]
+    assert id(between) in {id(item) for item in births.elders()}
+
+
 def test_what_a_collection_moves_on_is_met_all_the_same(births: Births) -> None:
     """The collector's own start is a look."""
     births.begin()

@@ -28,7 +28,7 @@ MOST_NODES = 256
 
 
 class _EndOfLook:
-    """Marks in the collector's order of birth where the last look ended."""
+    """Marks in the collector's order of birth where the last look ended, or counting began."""
 
     __slots__ = ("__dict__",)
 
@@ -49,6 +49,7 @@ class Births:
     """
 
     __slots__ = (
+        "_begun",
         "_carriers",
         "_classes",
         "_collecting",
@@ -70,7 +71,7 @@ class Births:
         self._classes: frozenset[int] = frozenset()
         self._carriers: dict[Mark, None] = {}
         self._elders: set[Mark] = set()
-        self._end_of_look = _EndOfLook()
+        self._begun = self._end_of_look = _EndOfLook()
         self._marks: set[Mark] = set()
         self._nodes: set[Mark] = set()
         self._key = object()  # two sensors may be at work, each with its own canaries
@@ -105,8 +106,8 @@ class Births:
         self._carriers.clear()
 
     def begin(self) -> None:
-        """What is born from now on counts."""
-        self._look()
+        """What is born from now on counts; looked at no sooner than at the next look."""
+        self._begun = _EndOfLook()
         self._marks = set()
         self._nodes = set()
         self.since = _next_number()
@@ -206,25 +207,29 @@ class Births:
             found = self._new()
         counts = self._open and not self._paused
         for item in found:
-            if id(type(item)) in self._metaclasses:
-                continue
-            if id(type(item)) in self._node_classes:
-                if counts:
-                    self._mark_node(item)
-            elif counts:
-                self._marks.add(Mark(item, self._marks.discard))
-            else:
-                self._add_elder(item)
+            if item is self._begun:
+                counts = False
+            elif id(type(item)) not in self._metaclasses:
+                self._note(item, counts)
         found.clear()
         self._end_of_look = _EndOfLook()
 
+    def _note(self, item: Any, counts: bool) -> None:
+        if id(type(item)) in self._node_classes:
+            if counts:
+                self._mark_node(item)
+        elif counts:
+            self._marks.add(Mark(item, self._marks.discard))
+        else:
+            self._add_elder(item)
+
     def _new(self) -> list[Any]:
-        """What was born since the last look, and classes that were made."""
+        """What was born since the last look, the newest first, and classes that were made."""
         found = []
         for item in reversed(objects_of(self._classes, generation=0)):
             if item is self._end_of_look:
                 break
-            if type(item) is not _EndOfLook:
+            if type(item) is not _EndOfLook or item is self._begun:
                 found.append(item)
         return found
 

@@ -6,19 +6,20 @@ import json
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memguard.errors import LeakWarning
 from memguard.parts import Parts
-from memguard.records import Finding
-from memguard.report import tests as telling
 from memguard.sensors.births import Births
 from memguard.testing import options, phases
 from memguard.testing.options import EXPECTED, Wanted
 from memguard.testing.runs import Runs
 from memguard.triage import Triage
+
+if TYPE_CHECKING:
+    from memguard.records import Finding
 
 
 class Leaked(Exception):
@@ -212,6 +213,7 @@ class Checker:
         expected = item.stash.get(EXPECTED, [])
         if not expected:
             return
+        from memguard.report import tests as telling
         from memguard.testing.asserting import outlives
 
         found = [(label, outlives(ref)) for ref, label in expected]
@@ -224,6 +226,10 @@ class Checker:
         self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check, left: bool
     ) -> None:
         plan, runs = check.plan, check.runs
+        if not left and plan.leaky is None:
+            return
+        from memguard.report import tests as telling  # takes 15 ms, and most have nothing to tell
+
         while left and len(runs) < plan.repeat and runs.may_grow(plan.window):
             if not self._run_again(item, nextitem, check):
                 self._note(item, check, None, "unconfirmed")
@@ -274,6 +280,8 @@ class Checker:
     def _note(
         self, item: pytest.Item, check: _Check, finding: Finding | None, outcome: str
     ) -> None:
+        from memguard.report import tests as telling
+
         note = {
             "unconfirmed": "left something, and failed when run once more",
             "known": check.plan.leaky or "",
@@ -316,6 +324,8 @@ class Checker:
             self._births = None
         if not self.file or self._is_worker:
             return
+        from memguard.report import tests as telling
+
         data = telling.session(self.rows, self.judged, self.seconds)
         try:
             with open(self.file, "w", encoding="utf-8") as file:
@@ -329,8 +339,11 @@ class Checker:
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """The table of what was left; more of it with -v, a line with -q."""
         verbosity = config.get_verbosity()
-        lines = telling.closing(self.rows, self.judged, self.texts, verbosity)
-        lines += self.failures
+        lines = list(self.failures)
+        if self.rows or verbosity > 0:
+            from memguard.report import tests as telling
+
+            lines = [*telling.closing(self.rows, self.judged, self.texts, verbosity), *lines]
         if lines:
             terminalreporter.section("memguard", sep="=")
             for line in lines:
