@@ -52,7 +52,8 @@ WATCH = "guard = memguard.watch(model, optimizer)\n"
 
 def staying(value: object, reason: str) -> Any:
     """A parameter of a test that leaves something behind on purpose, where there is a reason."""
-    return pytest.param(value, marks=[pytest.mark.leaky(reason=reason)] if reason else [])
+    marks = [pytest.mark.leaky(reason=reason), pytest.mark.memguard(repeat=1)] if reason else []
+    return pytest.param(value, marks=marks)
 
 
 class Run:
