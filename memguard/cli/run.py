@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memguard.cli import program as programs
-from memguard.errors import LeakError, SettingsError
+from memguard.errors import LeakError, SettingsError, leak_behind
 from memguard.records import Finding, Report
 from memguard.settings import OPTIONS, Settings
 from memguard.startup import say
@@ -125,18 +125,8 @@ def _refuse(error: Exception) -> int:
 
 
 def _leak_behind(error: BaseException) -> LeakError | None:
-    """The leak that made the program fail: the exception itself, or what it was raised from."""
     # Whoever caught the leak and leaves on purpose has chosen a status.
-    if isinstance(error, (SystemExit, KeyboardInterrupt)):
-        return None
-    seen: set[int] = set()
-    part: BaseException | None = error
-    while part is not None and id(part) not in seen:
-        if isinstance(part, LeakError):
-            return part
-        seen.add(id(part))
-        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
-    return None
+    return None if isinstance(error, (SystemExit, KeyboardInterrupt)) else leak_behind(error)
 
 
 class _Guarding:
