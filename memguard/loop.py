@@ -48,6 +48,7 @@ class WatchedLoop:
         cases: what is under suspicion, and what was found.
         parts: what failed and was switched off.
         audits: audits begun.
+        on_first_step: called when the first step has ended.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class WatchedLoop:
         self._settings = settings
         self._tell = tell
         self._all_gone = all_gone
+        self.on_first_step: Callable[[], None] | None = None
         self._busy = threading.Lock()
         self._silent = False
         self._paused = 0
@@ -275,6 +277,8 @@ class WatchedLoop:
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
         now = self.clock.step
+        if now == 1 and self.on_first_step is not None:
+            self.on_first_step()
         self.clock.note_sequence(_torch.sequence_number())
         due = self._pace.look_is_due(now)
         if not due and not self._audit.running and not self.cases.in_doubt:

@@ -64,7 +64,7 @@ class _Boot:
         self._stop()
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.stand_down()
+            guard.finish(write=False)
 
     def _start(self) -> None:
         settings = self._settings()

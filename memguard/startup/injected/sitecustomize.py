@@ -21,4 +21,4 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _own]
 # The next one, if there is one, takes this one's place in `sys.modules`. If there is none, `site`
 # knows the error by its name and passes over it, as ever.
 sys.modules.pop(__name__, None)
-import sitecustomize  # noqa: E402, F401
+__import__(__name__)
