@@ -162,6 +162,10 @@ class Guard:
         """Watch these as well."""
         self._loop.watch(modules, optimizers)
 
+    def await_word(self, is_said: bool | None) -> None:
+        """The program says itself when a step has ended (True), does not, or may do so (None)."""
+        self._loop.await_word(is_said)
+
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
         self._closed = True

@@ -11,7 +11,7 @@ from typing import Any
 from memguard import _torch
 from memguard.cases import Cases
 from memguard.clock import discovery
-from memguard.clock.beats import Clock
+from memguard.clock.beats import WORD_EXPECTED, WORD_POSSIBLE, Clock
 from memguard.clock.sources import Sources
 from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.creation import Creation
@@ -104,6 +104,11 @@ class WatchedLoop:
     def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Listen to these as well."""
         self._sources.watch(modules, optimizers)
+
+    def await_word(self, is_said: bool | None) -> None:
+        """Wait with judging forwards for a step that the program's text says itself, or may say."""
+        if is_said is not False:
+            self.clock.await_word(WORD_EXPECTED if is_said else WORD_POSSIBLE)
 
     def fall_silent(self) -> None:
         """Hear nothing any more."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 from memguard import _torch
 from memguard.errors import SettingsError, UsageError
+from memguard.explain.frames import is_own_file
+from memguard.explain.stepping import says_step
 from memguard.guard import Guard
 from memguard.settings import Settings, Size
 
@@ -88,6 +92,7 @@ def watch(
             # One guard tells of the whole process already. Before `memguard run` the program's own
             # settings stand back.
             _process_guard.adopt(modules, optimizers)
+            _await_word(_process_guard, optimizers)
             return _process_guard
         # Switched on by the variable alone: what the program asks for comes first.
         _process_guard.finish(write=False)
@@ -97,11 +102,26 @@ def watch(
         return guard
     try:
         guard.start(modules, optimizers, on_close=_forget)
+        _await_word(guard, optimizers)
     except BaseException:
         guard.finish()  # half begun: what is in comes out again
         raise
     _guards[key or (id(guard),)] = guard
     return guard
+
+
+def _await_word(guard: Guard, optimizers: list[Any]) -> None:
+    """A loop without optimizer may say itself when a step has ended; its text tells."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and is_own_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if optimizers or frame is None:
+        return
+    try:
+        is_said = says_step(frame)
+    except Exception:  # then the text does not tell
+        is_said = None
+    guard.await_word(is_said)
 
 
 def _has_other_settings(guard: Guard, given: Mapping[str, Any], settings: Settings) -> bool:
