@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sysconfig
@@ -237,3 +238,113 @@ def test_children_of_memguard_run_are_guarded_without_a_start_up_line(
     # The isolated child takes no notice of variables, and there is no line.
     assert ended.stdout.count("guarded: warn None True\n") == 1
     assert ended.returncode == plain.returncode == 0
+
+
+# --- with torch itself ---
+
+TRAIN = """\
+import asyncio, gc, sys
+import torch
+
+def turn(model, optimizer):
+    loss = model(torch.randn(2, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+def train(leaky):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    total = 0.0
+    for _ in range(20):
+        total += turn(model, optimizer) if leaky else turn(model, optimizer).item()
+
+class OtherLoop(asyncio.SelectorEventLoop):
+    pass
+
+async def train_in_a_task():
+    await asyncio.create_task(asyncio.to_thread(int))
+    train(leaky=True)
+
+if __name__ == "__main__":
+    if "task" in sys.argv:
+        gc.disable()
+        gc.freeze()
+        asyncio.set_event_loop(loop := OtherLoop())
+        try:
+            loop.run_until_complete(train_in_a_task())
+        except RuntimeError:
+            pass
+        finally:
+            loop.close()
+    else:
+        train("leaky" in sys.argv)
+    print("done")
+"""
+LEAK = "memguard.LeakError: 7 past steps' autograd graphs are still alive, one more each step"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with torch itself."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("torch")
+    make_environment(folder, HOME, str(Path(torch.__file__).parents[1]))
+    return folder
+
+
+@pytest.fixture
+def train(real: Path, tmp_path: Path) -> Start:
+    """Runs Python with torch itself beside a small training script."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    return lambda *words, env=None: start_in(real, words, tmp_path, env)
+
+
+def test_a_clean_job_is_silent_and_has_its_report(train: Start, tmp_path: Path) -> None:
+    """Nothing on either stream that the script has not written; the file says clean."""
+    ended = train("train.py", env={"MEMGUARD": "1", "MEMGUARD_REPORT": "report.json"})
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("done\n", "", 0)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"], report["step"]) == ("clean", 20)
+
+
+def test_a_leaking_job_is_stopped_with_status_1(train: Start, tmp_path: Path) -> None:
+    """The error comes out of the step, with a traceback; the report has no line of the source."""
+    env = {"MEMGUARD": "1", "MEMGUARD_REPORT": "report.json", "MEMGUARD_SOURCE": "0"}
+    ended = train("-I", "train.py", "leaky", env={**env, "MEMGUARD_SECRET": "hunter2"})
+
+    assert (ended.stdout, ended.returncode) == ("", 1)
+    assert LEAK in ended.stderr
+    assert 'train.py", line 8, in turn\n' in ended.stderr
+    assert "unknown environment variable MEMGUARD_SECRET" in ended.stderr
+    written = (tmp_path / "report.json").read_text()
+    holder = json.loads(written)["findings"][0]["holders"][0]
+    assert (holder["name"], holder["line"], holder["code"]) == ("total", 16, None)
+    assert "turn(model" not in written
+    assert "turn(model" not in ended.stderr.partition(LEAK)[2]
+    assert "hunter2" not in written
+
+
+def test_a_leak_that_was_caught_is_told_at_the_end(train: Start) -> None:
+    """Also of a task in an event loop of another make, with the collector off and frozen."""
+    ended = train("train.py", "task", env={"MEMGUARD": "1"})
+
+    assert (ended.stdout, ended.returncode) == ("done\n", 0)
+    assert ended.stderr.startswith("memguard: leak: ")
+    assert "total" in ended.stderr
+    assert ended.stderr.endswith("(the program went on)\n")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_torchrun_guards_its_workers_and_not_itself(train: Start, tmp_path: Path) -> None:
+    """The launcher imports torch and never steps; each worker has a report of its own."""
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py"]
+    env = {"MEMGUARD": "1", "MEMGUARD_REPORT": "report-{rank}.json", "OMP_NUM_THREADS": "1"}
+    ended = train(*words, "leaky", env=env)
+
+    assert ended.returncode == 1
+    assert ended.stderr.count(LEAK) == 1
+    assert [file.name for file in tmp_path.glob("*.json")] == ["report-0.json"]
