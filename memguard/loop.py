@@ -327,7 +327,9 @@ class WatchedLoop:
         """Whether no other living thread runs a watched loop."""
         _threads.setdefault(threading.get_ident(), set()).add(id(self))
         if len(_threads) > 1:
-            living = sys._current_frames().keys()
+            # The numbers alone: among the frames is this one, and to hold it would make a cycle
+            # that keeps the user's frames and tensors until a collection.
+            living = set(sys._current_frames())
             for ident in [ident for ident in list(_threads) if ident not in living]:
                 _threads.pop(ident, None)
         return len(_threads) == 1

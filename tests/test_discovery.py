@@ -205,39 +205,61 @@ class Server:
         raised: what its handlers raised.
     """
 
-    def __init__(self, keeps: bool) -> None:
-        self.model = Net().eval()
-        self.keeps = keeps
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.answers: dict[int, torch.Tensor] = {}
         self.raised: list[Exception] = []
 
     def handle(self, number: int) -> None:
+        self.model(torch.randn(1, 4))
+
+    def answer(self, number: int) -> None:
         try:
-            answer = self.model(torch.randn(1, 4))
-            self.answers[number if self.keeps else 0] = answer
+            self.handle(number)
         except Exception as error:
             self.raised.append(error)
 
-    def serve(self, requests: int) -> list[Exception]:
+    def serve(self, requests: int) -> None:
         for number in range(requests):
-            thread = threading.Thread(target=self.handle, args=(number,))
+            thread = threading.Thread(target=self.answer, args=(number,))
             thread.start()
             thread.join()
-        return self.raised
+            if self.raised:
+                break
+
+
+class KeepingServer(Server):
+    def handle(self, number: int) -> None:
+        self.answers[number] = self.model(torch.randn(1, 4))
 
 
 def test_a_server_with_a_thread_for_each_request_is_judged(process: Guard) -> None:
-    """The threads are gone, what they left in the server is not."""
-    raised = Server(keeps=True).serve(60)
-
-    assert isinstance(raised[0], LeakError)
-    assert raised[0].report.findings[0].holders[0].name == "self.answers"
-
-
-def test_a_server_that_keeps_nothing_is_silent(process: Guard) -> None:
-    """The healthy twin: the last answer alone is at hand."""
-    assert Server(keeps=False).serve(60) == []
+    """The threads are gone, what they left in the server is not; the healthy twin is silent."""
+    model = Net().eval()
+    healthy = Server(model)
+    healthy.serve(60)
+    assert healthy.raised == []
     assert process.report().verdict == "clean"
+
+    leaky = KeepingServer(model)
+    leaky.serve(200)
+    assert isinstance(leaky.raised[0], LeakError)
+    assert leaky.raised[0].report.findings[0].holders[0].name == "self.answers"
+
+
+def test_a_model_that_takes_anothers_place_is_judged(process: Guard) -> None:
+    """A server lets go of its model and loads the next; hooks of torch's are as they were."""
+    server, answers = {"model": Net().eval()}, []
+    for _ in range(30):
+        server["model"](torch.randn(1, 4))
+    del server["model"]
+    server["model"] = Net().eval()
+    with pytest.raises(LeakError) as caught:
+        for _ in range(120):
+            answers.append(server["model"](torch.randn(1, 4)))
+
+    assert caught.value.report.findings[0].holders[0].name == "answers"
+    assert not torch.nn.modules.module._global_forward_hooks
 
 
 # --- one process, one guard ---

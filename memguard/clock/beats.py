@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import sys
+import threading
 from collections import deque
 from typing import Literal
 
@@ -89,6 +90,7 @@ class Clock:
         self._usual_evaluations: deque[int] = deque(maxlen=4)
         # Where recent steps began in the numbering of autograd nodes, oldest first.
         self._starts: deque[tuple[int, int]] = deque(maxlen=MAX_STARTS)
+        self._thread = 0
 
     def knows_optimizer(self) -> None:
         """An optimizer exists for what is watched: its training forwards are no beat."""
@@ -188,7 +190,14 @@ class Clock:
         return True
 
     def note_sequence(self, number: int) -> None:
-        """The step that begins now will number its autograd nodes from `number` on."""
+        """The step that begins now will number its autograd nodes from `number` on.
+
+        Threads number by themselves, so what was noted in another one dates nothing here.
+        """
+        thread = threading.get_native_id()
+        if thread != self._thread:
+            self._thread = thread
+            self._starts.clear()
         self._starts.append((number, self.step))
 
     def step_of(self, number: int) -> int:
