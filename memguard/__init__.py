@@ -50,6 +50,9 @@ _LATE = {
     "WhyAlive": "memguard.alive",
     "assert_freed": "memguard.testing.asserting",
     "assert_no_growth": "memguard.testing.asserting",
+    # IPython asks for these two by name; they are no part of the public face.
+    "load_ipython_extension": "memguard.startup.notebook",
+    "unload_ipython_extension": "memguard.startup.notebook",
     "watch": "memguard.watching",
     "why_alive": "memguard.alive",
 }

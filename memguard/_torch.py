@@ -328,6 +328,12 @@ def keep_from_dynamo(code: CodeType) -> None:
         mark(code, dynamo._FrameExecStrategy(skip, skip))
 
 
+def has_global_forward_hooks() -> bool:
+    """Whether hooks run after every module's forward; taken to be so where torch does not tell."""
+    table = getattr(torch.nn.modules.module, "_global_forward_hooks", True)  # seen in 1.6 to 2.13
+    return bool(table)
+
+
 def is_unused_container(module: torch.nn.Module) -> bool:
     """Whether the module has no forward of its own (ModuleDict, ModuleList, a bare namespace)."""
     if is_scripted(module):

@@ -14,6 +14,7 @@ from memguard.errors import LeakError, LeakWarning
 from memguard.figures import environment
 from memguard.loop import WatchedLoop
 from memguard.records import Failure, Finding, Report, Verdict
+from memguard.redaction import without_source
 from memguard.settings import Settings
 
 
@@ -33,8 +34,12 @@ class Guard:
         self._closed = False
         self._depth = 0
         self._on_close: Callable[[Guard], None] | None = None
-        # Whether `memguard run` made it: then the program's own `close` is not the end.
+        # Whether it watches a whole process: then the program's own `close` is not the end.
         self._is_process = False
+        # Whether a variable alone made it: then nothing is said or written before a step has ended.
+        self.is_quiet = False
+        # Whether a leak was raised into the program.
+        self.has_raised = False
         # Called with the report of a leak that is about to be raised.
         self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
@@ -60,7 +65,7 @@ class Guard:
         """What is known now, as one frozen record (about a millisecond)."""
         loop = self._loop
         loop.catch_up()
-        return Report(
+        report = Report(
             verdict=self._verdict(),
             step=loop.clock.step,
             findings=_worst_first(f for f in loop.cases.findings.values() if f.known is None),
@@ -83,6 +88,7 @@ class Guard:
             ignored=loop.cases.triage.ignored(),
             suppressions=loop.cases.triage.suppressions(),
         )
+        return report if self.settings.source else without_source(report)
 
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
@@ -92,15 +98,15 @@ class Guard:
         if not self._is_process:
             self.finish()
 
-    def finish(self) -> None:
-        """`close`, also for the guard of a whole process."""
+    def finish(self, write: bool = True) -> None:
+        """`close`, also for the guard of a whole process; with `write` and its report."""
         if self._closed:
             return
         self._closed = True
         self._loop.fall_silent()
         if self._on_close is not None:
             self._on_close(self)
-        if self._process == os.getpid():
+        if write and self._process == os.getpid() and not (self.is_quiet and not self.steps):
             self._write_report()
         self._loop.end()
 
@@ -108,6 +114,12 @@ class Guard:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+    @property
+    def steps(self) -> int:
+        """How many steps have ended."""
+        self._loop.catch_up()
+        return self._loop.clock.step
 
     def __enter__(self) -> Guard:
         self._depth += 1
@@ -126,21 +138,33 @@ class Guard:
         modules: list[Any],
         optimizers: list[Any],
         process: bool = False,
+        quiet: bool = False,
         on_close: Callable[[Guard], None] | None = None,
     ) -> None:
         """Put the hooks in; called once, by `watch` or `guard_process`."""
         self._on_close = on_close
         self._is_process = process
+        self.is_quiet = quiet
+        if quiet:
+            self._loop.on_first_step = self._tell_problems
+        else:
+            self._tell_problems()
+        self._loop.begin(process)
+        self.adopt(modules, optimizers)
+
+    def _tell_problems(self) -> None:
         for problem in self.settings.problems:
             with contextlib.suppress(Exception):  # a closed stderr must not end the job
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)
-        self._loop.begin(process)
-        self.adopt(modules, optimizers)
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
         self._loop.watch(modules, optimizers)
+
+    def await_word(self, is_said: bool | None) -> None:
+        """The program says itself when a step has ended (True), does not, or may do so (None)."""
+        self._loop.await_word(is_said)
 
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
@@ -160,6 +184,8 @@ class Guard:
             libraries=_worst_first(f for f in told if f.known is not None),
             verdict=worst,
         )
+        if not self.settings.source:
+            news = without_source(news)
         try:
             if (
                 self.before_raising is not None
@@ -169,6 +195,7 @@ class Guard:
                 self.before_raising(report)
             reactions.react(self.settings.action, news)
         except LeakError as error:
+            self.has_raised = True
             raise LeakError(str(error), report) from None
         except LeakWarning:
             # Filters turn warnings into errors; only a leak may end the job.

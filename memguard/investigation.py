@@ -113,7 +113,7 @@ class Investigator:
                 case.kind,
                 case.now,
                 case.births,
-                self._step_of,
+                self._date,
                 self._window,
                 case.evaluation,
                 self._own_storages(),
@@ -161,6 +161,16 @@ class Investigator:
             cycle = replace(case, kind="cycle")
             return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
+
+    def _date(self, node: Any) -> int | None:
+        """The step an autograd node was made in; None when it cannot be told."""
+        # Canaries know it also where each request has a thread, whose numbers begin anew.
+        step = self._canaries.step_of(node)
+        number = _torch.node_sequence(node) if step is None else None
+        if number is not None:
+            step = self._step_of(number)
+        # A number from before the first step may as well be another thread's.
+        return step if step is not None and step >= 0 else None
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""

@@ -11,7 +11,7 @@ from typing import Any
 from memguard import _torch
 from memguard.cases import Cases
 from memguard.clock import discovery
-from memguard.clock.beats import Clock
+from memguard.clock.beats import WORD_EXPECTED, WORD_POSSIBLE, Clock
 from memguard.clock.sources import Sources
 from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.creation import Creation
@@ -48,6 +48,7 @@ class WatchedLoop:
         cases: what is under suspicion, and what was found.
         parts: what failed and was switched off.
         audits: audits begun.
+        on_first_step: called when the first step has ended.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class WatchedLoop:
         self._settings = settings
         self._tell = tell
         self._all_gone = all_gone
+        self.on_first_step: Callable[[], None] | None = None
         self._busy = threading.Lock()
         self._silent = False
         self._paused = 0
@@ -102,6 +104,11 @@ class WatchedLoop:
     def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Listen to these as well."""
         self._sources.watch(modules, optimizers)
+
+    def await_word(self, is_said: bool | None) -> None:
+        """Wait with judging forwards for a step that the program's text says itself, or may say."""
+        if is_said is not False:
+            self.clock.await_word(WORD_EXPECTED if is_said else WORD_POSSIBLE)
 
     def fall_silent(self) -> None:
         """Hear nothing any more."""
@@ -275,6 +282,8 @@ class WatchedLoop:
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
         now = self.clock.step
+        if now == 1 and self.on_first_step is not None:
+            self.on_first_step()
         self.clock.note_sequence(_torch.sequence_number())
         due = self._pace.look_is_due(now)
         if not due and not self._audit.running and not self.cases.in_doubt:
@@ -318,7 +327,9 @@ class WatchedLoop:
         """Whether no other living thread runs a watched loop."""
         _threads.setdefault(threading.get_ident(), set()).add(id(self))
         if len(_threads) > 1:
-            living = sys._current_frames().keys()
+            # The numbers alone: among the frames is this one, and to hold it would make a cycle
+            # that keeps the user's frames and tensors until a collection.
+            living = set(sys._current_frames())
             for ident in [ident for ident in list(_threads) if ident not in living]:
                 _threads.pop(ident, None)
         return len(_threads) == 1

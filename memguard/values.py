@@ -18,11 +18,15 @@ from memguard.units import format_bytes, parse_share, parse_size
 
 Action = Literal["raise", "warn", "log", "off"]
 
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 _ACTIONS: dict[str, Action] = {
-    **dict.fromkeys(("raise", "1", "true", "yes", "on"), "raise"),
+    **{word: "raise" if on else "off" for word, on in _SWITCH.items()},
+    "raise": "raise",
     "warn": "warn",
     "log": "log",
-    **dict.fromkeys(("off", "0", "false", "no"), "off"),
 }
 _WHOLE_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
 _REPORT_ENDINGS = (".json", ".html", ".txt")
@@ -59,6 +63,13 @@ def read_action(value: Any, folder: str) -> Action:
     if not isinstance(value, (str, bool, int)):
         raise TypeError(value)
     return _ACTIONS[str(value).strip().lower()]
+
+
+def read_switch(value: Any, folder: str) -> bool:
+    """Yes or no, by the usual words and numbers."""
+    if not isinstance(value, (str, bool, int)):
+        raise TypeError(value)
+    return _SWITCH[str(value).strip().lower()]
 
 
 def read_steps(value: Any, folder: str) -> int:

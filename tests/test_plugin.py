@@ -648,3 +648,16 @@ def test_coroutines_are_judged(run: Run, name: str) -> None:
 
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*KEPT.append(torch.ones(2))*"])
+
+
+@pytest.mark.parametrize("value", ["0", "off"])
+def test_the_environment_silences_the_plugin(
+    run: Run, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Whoever runs the suite can always switch it off: options, markers and fixture alike."""
+    monkeypatch.setenv("MEMGUARD", value)
+    source = OWN_LEAK.replace("def test_leak()", "@pytest.mark.no_leak\ndef test_leak(memguard)")
+    result = run(source, "--memguard")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*memguard*leak*")

@@ -31,10 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # That process is the user's own, so no other command's imports go into it.
         own, program = run.split(given[1:])
         return run.run(run_parser.parse_args(own, argparse.Namespace(program=program)))
-    from memguard.cli import show
+    from memguard.cli import config, show
 
+    config.add_parser(commands)
     show.add_parser(commands)
-    return show.run(parser.parse_args(given))
+    args = parser.parse_args(given)
+    return config.run(args) if args.command == "config" else show.run(args)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -70,7 +70,7 @@ class Question:
         kind: `graph` or `tensor`.
         now: steps ended.
         births: steps whose survivors are under suspicion.
-        step_of: dates an autograd node by its number.
+        step_of: dates an autograd node; None when it cannot be told.
         window: steps a graph may outlive its own.
         evaluation: whether the loop runs the model without going backward.
         own_storages: storages of parameters and buffers, which no graph is charged for.
@@ -80,7 +80,7 @@ class Question:
     kind: str
     now: int
     births: Sequence[int]
-    step_of: Callable[[int], int]
+    step_of: Callable[[Any], int | None]
     window: int
     evaluation: bool = False
     own_storages: frozenset[int] = frozenset()

@@ -44,12 +44,14 @@ class Carriers:
     crossings: set[str] = field(default_factory=set)
 
 
-def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: int) -> Carriers:
+def carriers(
+    tensors: Iterable[Any], step_of: Callable[[Any], int | None], newest_old: int
+) -> Carriers:
     """Sort live attached tensors by how they keep graphs older than step `newest_old`.
 
     Args:
         tensors: live attached tensors.
-        step_of: dates a node by its creation number.
+        step_of: dates a node; None when it cannot be told.
         newest_old: nodes of this step and before are of the past.
     """
     found = Carriers()
@@ -59,7 +61,7 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
         node = _node_of(tensor)
         if node is None:
             continue
-        step = _step(node, step_of)
+        step = step_of(node)
         if step is not None and step <= newest_old:
             found.old.setdefault(step, []).append(tensor)
         elif _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):
@@ -97,16 +99,9 @@ def _node_of(tensor: Any) -> Any:
         return _torch.node_of(tensor)
 
 
-def _step(node: Any, step_of: Callable[[int], int]) -> int | None:
-    number = _torch.node_sequence(node)
-    step = -1 if number is None else step_of(number)
-    # Numbers count by thread: one from before the first step may as well be another thread's.
-    return step if step >= 0 else None
-
-
 def _reaches_past(
     root: Any,
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     newest_old: int,
     reaches: dict[Any, bool],
     crossings: set[str],
@@ -129,7 +124,7 @@ def _reaches_past(
             if following in reaches:
                 found = found or reaches[following]
                 continue
-            step = _step(following, step_of)
+            step = step_of(following)
             if step is None:
                 continue
             if step <= newest_old:
@@ -160,7 +155,7 @@ class Weight:
 
 def weigh_each(
     roots: Sequence[tuple[int, Sequence[Any]]],
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     ignored_storages: Iterable[int] = (),
 ) -> list[Weight]:
     """What each step keeps behind its roots, without the storages that another keeps as well.
@@ -177,7 +172,7 @@ def weigh_each(
 
 def _saved(
     roots: Sequence[Any],
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     step: int,
     ignored_storages: Iterable[int],
     budget: int = MAX_NODES,
@@ -191,7 +186,7 @@ def _saved(
     while pending and looked < budget:
         node = pending.pop()
         looked += 1
-        made = _step(node, step_of)
+        made = step_of(node)
         if made is not None and made < step:
             continue
         if made == step:

@@ -31,9 +31,18 @@ MAX_OUTPUTS = 64
 
 
 class Canary:
-    """What is put into a node's metadata."""
+    """What is put into a node's metadata.
 
-    __slots__ = ("__weakref__",)
+    Attributes:
+        owner: stands for the guard that put it there; each has its own count of steps.
+        step: the step that the node was made in.
+    """
+
+    __slots__ = ("__weakref__", "owner", "step")
+
+    def __init__(self, owner: object, step: int) -> None:
+        self.owner = owner
+        self.step = step
 
 
 class Canaries:
@@ -43,13 +52,14 @@ class Canaries:
         full: whether no more nodes may be touched before some have died.
     """
 
-    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "cohorts", "full")
+    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "_token", "cohorts", "full")
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
         self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
         self._room = MAX_TOUCHED
+        self._token = object()
         self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
 
@@ -72,11 +82,16 @@ class Canaries:
         # Two modules may return the same node; the first canary keeps its label.
         if Canary in metadata or not (label or self._admits(step)):
             return
-        canary = metadata[Canary] = Canary()
+        canary = metadata[Canary] = Canary(self._token, step)
         self.cohorts.add(step, canary, label, latest)
         self._room -= 1
         if self._room <= 0:
             self._weigh()
+
+    def step_of(self, node: Any) -> int | None:
+        """The step of a node that has a canary of this guard's; None for other nodes."""
+        canary = _torch.node_metadata(node).get(Canary)
+        return canary.step if canary is not None and canary.owner is self._token else None
 
     def _admits(self, step: int) -> bool:
         """Whether the step may have one more canary beside those of an audit."""

@@ -91,6 +91,11 @@ def _asks(item: pytest.Item) -> bool:
 
 
 def _start(config: pytest.Config) -> None:
+    from memguard.settings import Settings
+
+    # Whoever runs a job can always silence memguard, however it was switched on.
+    if Settings.read({}, pyproject=None).off:
+        return
     from memguard.testing.checking import Checker
     from memguard.testing.options import WrongOption
 
