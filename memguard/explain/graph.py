@@ -70,14 +70,14 @@ def carriers(
     return found
 
 
-def kept_nodes(step_of: Callable[[int], int], newest_old: int) -> dict[int, list[Any]]:
+def kept_nodes(step_of: Callable[[Any], int | None], newest_old: int) -> dict[int, list[Any]]:
     """Nodes of past steps to which a Python object refers, by step; a graph refers from C++."""
     nodes = objects_of(_torch.node_classes())
     del nodes[: -MAX_NODES or None]
     held = _referred_to(nodes)
     found: dict[int, list[Any]] = {}
     for node in nodes:
-        step = _step(node, step_of) if id(node) in held else None
+        step = step_of(node) if id(node) in held else None
         if step is not None and step <= newest_old:
             found.setdefault(step, []).append(node)
     nodes.clear()
