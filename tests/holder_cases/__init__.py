@@ -23,7 +23,6 @@ class Case:
         files: other files beside the program, by name; the marked line may stand in one.
         steps: steps within which it is found.
         stays: why what it keeps outlives the program; empty where it goes with its variables.
-        stays: why what it keeps outlives the program; empty where it goes with its variables.
     """
 
     name: str
@@ -35,5 +34,4 @@ class Case:
     watch: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     steps: int = 12
-    stays: str = ""
     stays: str = ""

@@ -88,6 +88,7 @@ CASES = {
             loss = (Gate.apply(model(x)) - y).pow(2).mean()
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
+        stays=IN_CPP,
     ),
     "nodes of graphs": Case(
         "kept",
@@ -125,6 +126,7 @@ CASES = {
         finally:
             torch._dynamo.reset()
         """,
+        stays="what is compiled keeps examples of its inputs",
     ),
     "buffer with statistics": Case(
         "norm.running_mean",
