@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -238,6 +239,18 @@ def test_children_of_memguard_run_are_guarded_without_a_start_up_line(
     # The isolated child takes no notice of variables, and there is no line.
     assert ended.stdout.count("guarded: warn None True\n") == 1
     assert ended.returncode == plain.returncode == 0
+
+
+def test_the_installed_package_lists_its_line() -> None:
+    """So pip removes it with the package."""
+    try:
+        files = importlib.metadata.files("torch-memguard") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    if not any(str(file) == "memguard/__init__.py" for file in files):
+        pytest.skip("imported from its source tree, not installed")
+
+    assert LINE.name in map(str, files)
 
 
 # --- with torch itself ---
