@@ -134,7 +134,7 @@ def test_a_process_without_torch_hears_nothing(start: Start) -> None:
         ("-I", "script.py"),
         ("-E", "-s", "-B", "script.py"),
         ("-X", "dev", "-W", "error", "script.py"),
-        ("-OO", "script.py"),
+        ("-B", "-OO", "script.py"),
     ],
     ids=" ".join,
 )
