@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from programs import IN_CPP, TORCHSCRIPT
+from programs import COMPILED, IN_CPP, TORCHSCRIPT
 
 from holder_cases import TIGHT, Case
 
@@ -88,6 +88,7 @@ CASES = {
             loss = (Gate.apply(model(x)) - y).pow(2).mean()
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
+        stays=IN_CPP,
     ),
     "nodes of graphs": Case(
         "kept",
@@ -125,6 +126,7 @@ CASES = {
         finally:
             torch._dynamo.reset()
         """,
+        stays=COMPILED,
     ),
     "buffer with statistics": Case(
         "norm.running_mean",
