@@ -45,6 +45,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 # Why something stays when its program has ended.
 IN_CPP = "a cycle through C++, which no collection frees"
+IN_CONTEXT = "the thread's context keeps what is set in it, and the variable"
+COMPILED = "torch.compile keeps the guards of what it compiled, also after a reset"
 TORCHSCRIPT = "TorchScript keeps the constants of what it compiled as long as the process lives"
 
 WATCH = "guard = memguard.watch(model, optimizer)\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from programs import IN_CONTEXT
+
 from holder_cases import Case
 
 CASES = {
@@ -307,7 +309,7 @@ CASES = {
             loss = train_step(model, optimizer)
             total.set(total.get() + loss)  # grows
         """,
-        stays="the context of the thread has the last value",
+        stays=IN_CONTEXT,
     ),
     "context variable whose list is replaced": Case(
         "seen",
@@ -321,7 +323,7 @@ CASES = {
             loss = train_step(model, optimizer)
             seen.set(seen.get() + [loss])  # grows
         """,
-        stays="the context of the thread has the last value",
+        stays=IN_CONTEXT,
     ),
     "default of a context variable": Case(
         "LOSSES",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from programs import IN_CPP, TORCHSCRIPT
+from programs import COMPILED, IN_CPP, TORCHSCRIPT
 
 from holder_cases import TIGHT, Case
 
@@ -126,7 +126,7 @@ CASES = {
         finally:
             torch._dynamo.reset()
         """,
-        stays="what is compiled keeps examples of its inputs",
+        stays=COMPILED,
     ),
     "buffer with statistics": Case(
         "norm.running_mean",
