@@ -407,9 +407,9 @@ def growth_found(ask: Callable[[Guard], object]) -> list[Any]:
     """What a guard finds in a loop that keeps its losses and asks something at each step."""
     model = Mlp()
     kept = []
-    with memguard.watch(model, action="log", max_growth="64KiB") as guard:
-        for _ in range(16):
-            kept.append(loss_of(model, numbers(256)))
+    with memguard.watch(model, action="log", max_growth="16KiB") as guard:
+        for _ in range(12):
+            kept.append(loss_of(model, numbers(64)))
             ask(guard)
             guard.step()
         report = guard.report()
