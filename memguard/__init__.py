@@ -21,15 +21,20 @@ from memguard.errors import (
 
 if TYPE_CHECKING:
     from memguard.alive import WhyAlive, why_alive
+    from memguard.counting import ledger
+    from memguard.estimating import estimate
     from memguard.guard import Guard
+    from memguard.ledgers import Estimate, Ledger
     from memguard.records import Report
     from memguard.testing.asserting import assert_freed, assert_no_growth
     from memguard.watching import watch
 
 __all__ = [
+    "Estimate",
     "Guard",
     "LeakError",
     "LeakWarning",
+    "Ledger",
     "MemguardError",
     "MemguardWarning",
     "Report",
@@ -40,16 +45,22 @@ __all__ = [
     "__version__",
     "assert_freed",
     "assert_no_growth",
+    "estimate",
+    "ledger",
     "watch",
     "why_alive",
 ]
 
 _LATE = {
+    "Estimate": "memguard.ledgers",
     "Guard": "memguard.guard",
+    "Ledger": "memguard.ledgers",
     "Report": "memguard.records",
     "WhyAlive": "memguard.alive",
     "assert_freed": "memguard.testing.asserting",
     "assert_no_growth": "memguard.testing.asserting",
+    "estimate": "memguard.estimating",
+    "ledger": "memguard.counting",
     # IPython asks for these two by name; they are no part of the public face.
     "load_ipython_extension": "memguard.startup.notebook",
     "unload_ipython_extension": "memguard.startup.notebook",

@@ -269,8 +269,25 @@ def saved_tensors(node: Node) -> Iterator[torch.Tensor]:
             continue
         for one in raw if isinstance(raw, (tuple, list)) else (raw,):
             data = getattr(one, "data", None)
-            if data is not None and is_tensor_type(type(data)):
-                yield data
+            if is_tensor_type(type(data)):
+                yield cast("torch.Tensor", data)
+            elif type(data) is tuple:  # what a pack hook made of it, such as save_on_cpu's
+                yield from (part for part in data if is_tensor_type(type(part)))
+
+
+def tensors_on_context(node: Node) -> Iterator[torch.Tensor]:
+    """What a custom function put on its ctx itself, beside `save_for_backward`."""
+    if not is_context(node):
+        return
+    for value in list(vars(node).values()):
+        for one in value if type(value) in (tuple, list) else (value,):
+            if is_tensor_type(type(one)):
+                yield one
+
+
+def is_half(tensor: torch.Tensor) -> bool:
+    """Whether the tensor holds floating-point numbers of 16 bits or fewer."""
+    return tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2
 
 
 def leaf_of(node: Node) -> torch.Tensor | None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from memguard import _torch, reactions
+from memguard import _torch, bookkeeping, reactions
 from memguard.errors import LeakError, LeakWarning
 from memguard.figures import environment
+from memguard.ledgers import Ledger
 from memguard.loop import WatchedLoop
 from memguard.records import Failure, Finding, Report, Verdict
 from memguard.redaction import without_source
@@ -40,6 +41,7 @@ class Guard:
         self.is_quiet = False
         # Whether a leak was raised into the program.
         self.has_raised = False
+        self._ledger = Ledger()
         # Called with the report of a leak that is about to be raised.
         self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
@@ -69,6 +71,7 @@ class Guard:
             verdict=self._verdict(),
             step=loop.clock.step,
             findings=_worst_first(f for f in loop.cases.findings.values() if f.known is None),
+            ledger=self._ledger,
             clock={
                 "beat": loop.clock.beat,
                 "seconds_per_step": loop.governor.seconds_per_step,
@@ -89,6 +92,18 @@ class Guard:
             suppressions=loop.cases.triage.suppressions(),
         )
         return report if self.settings.source else without_source(report)
+
+    def ledger(self) -> Ledger:
+        """Where memory is now, device by device; prints as a table.
+
+        Taken between a forward and its backward it has the activations; graphs older than `window`
+        steps are told apart as retained.
+
+        Costs a pass over the heap (60 ms for a million objects), some ten microseconds for each
+        autograd node and tensor, and a few passes more to name the holders of the largest tensors.
+        """
+        self._take_ledger(bookkeeping.MOST_NAMES)
+        return self._ledger
 
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
@@ -175,6 +190,7 @@ class Guard:
 
     def _react(self, told: list[Finding]) -> None:
         """Tell new findings; the only place from which an exception may reach the user's loop."""
+        self._loop.parts.do("ledger", self._take_ledger)
         report = self.report()
         self._write_report(report)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
@@ -205,9 +221,32 @@ class Guard:
             step = self._loop.clock.step
             self._loop.parts.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
 
+    def _take_ledger(self, names: int = 0) -> None:
+        """Take the ledger that reports from now on have."""
+        loop = self._loop
+        clock, window = loop.clock, self.settings.window
+
+        def is_past(number: int) -> bool:
+            return 0 <= clock.step_of(number) < clock.step - window
+
+        # Looking at what a graph saves makes tensors of it, which nobody's loop has made.
+        with self.pause():
+            modules, optimizers = loop.watched()
+            self._ledger = bookkeeping.take(
+                modules,
+                optimizers,
+                loop.parts,
+                loop.figures,
+                is_past=is_past,
+                names=names,
+                step=clock.step,
+            )
+
     def _write_report(self, report: Report | None = None) -> None:
         if self.settings.report is None:
             return
+        if report is None:
+            self._loop.parts.do("ledger", self._take_ledger)
         rank = self._loop.parts.do("rank", _torch.rank) or 0
         reactions.write(report or self.report(), self.settings.report, rank)
 

@@ -144,6 +144,11 @@ class WatchedLoop:
         if not self._tape.takes(MANUAL):
             self._hear(self.clock.manual)
 
+    def watched(self) -> tuple[list[Any], list[Any]]:
+        """(modules, optimizers) that are listened to or have stepped lately, still alive."""
+        optimizers = [*self._sources.optimizers(), *self._sources.stepping_optimizers()]
+        return self._sources.roots(), list({id(one): one for one in optimizers}.values())
+
     def catch_up(self) -> None:
         """Hear of the events that were put down in passing, so that all is counted."""
         if self._busy.acquire(False):

@@ -6,14 +6,13 @@ numbers only, never an object of the user's program, so keeping a report keeps n
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from memguard.errors import ReportError
+from memguard.ledgers import Ledger
+from memguard.plain import from_plain, to_plain
 
 SCHEMA = "memguard.report/1"
 
@@ -149,7 +148,7 @@ class Kept:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain dicts, lists, text and numbers, ready for `json.dumps`."""
-        plain: dict[str, Any] = _plain(self)
+        plain: dict[str, Any] = to_plain(self)
         return plain
 
 
@@ -235,7 +234,7 @@ class Report:
         verdict: `leak`, `suspect` (growth seen, not confirmed) or `clean`.
         step: steps ended so far.
         findings: the user's own, most severe first.
-        ledger: where memory is (filled by later versions).
+        ledger: where memory is; without accounts where nothing was found and no file is written.
         clock: `beat` (`optimizer`, `forward`, `backward`, `manual` or `none`), `seconds_per_step`,
             and counts of the events seen.
         overhead: `share` of step time memguard itself took, `seconds` in all, `audits`.
@@ -250,7 +249,7 @@ class Report:
     verdict: Verdict
     step: int
     findings: tuple[Finding, ...] = ()
-    ledger: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Ledger = Ledger()
     clock: Mapping[str, Any] = field(default_factory=dict)
     overhead: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -264,7 +263,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as plain dicts, lists, text and numbers, ready for `json.dumps`."""
         plain: dict[str, Any] = {"schema": self.schema}
-        plain.update(_plain(self))
+        plain.update(to_plain(self))
         return plain
 
     @classmethod
@@ -279,54 +278,4 @@ class Report:
         schema = data.get("schema")
         if schema != SCHEMA:
             raise ReportError(f"reading a report: schema is {schema!r}, wanted {SCHEMA!r}")
-        return _build(cls, data, "report")
-
-
-_Record = TypeVar("_Record")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _build(cls: type[_Record], data: Any, path: str) -> _Record:
-    if not isinstance(data, Mapping):
-        raise ReportError(f"reading a report: {path} is {type(data).__name__}, wanted an object")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for part in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if part.name in data:
-            values[part.name] = _value(hints[part.name], data[part.name], f"{path}.{part.name}")
-        elif part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING:
-            raise ReportError(f"reading a report: {path} lacks {part.name!r}")
-    return cls(**values)
-
-
-def _value(hint: Any, value: Any, path: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        return _value(next(a for a in arguments if a is not type(None)), value, path)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ReportError(f"reading a report: {path} is {value!r}, wanted a list")
-        return tuple(_value(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(value))
-    if origin is Literal:
-        if value not in arguments:
-            raise ReportError(f"reading a report: {path} is {value!r}, wanted one of {arguments}")
-        return value
-    if dataclasses.is_dataclass(hint):
-        return _build(typing.cast("type[Any]", hint), value, path)
-    wanted: Any = Mapping if origin is not None else (int, float) if hint is float else hint
-    mistaken = wanted is int and isinstance(value, bool)
-    if wanted is not Any and (mistaken or not isinstance(value, wanted)):
-        name = getattr(hint, "__name__", hint)
-        raise ReportError(f"reading a report: {path} is {value!r}, wanted {name}")
-    return value
+        return from_plain(cls, data, "report")

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
-from memguard import _torch
-from memguard.errors import SettingsError, UsageError
+from memguard.errors import SettingsError
 from memguard.explain.frames import is_own_file
 from memguard.explain.stepping import says_step
+from memguard.given import sorted_out
 from memguard.guard import Guard
 from memguard.settings import Settings, Size
 
@@ -77,7 +77,7 @@ def watch(
         "source": source,
     }
     settings = Settings.read(given)
-    modules, optimizers = _sorted_out(objects)
+    modules, optimizers = sorted_out(objects, "memguard.watch")
     key = tuple(sorted({id(item) for item in [*modules, *optimizers]}))
     known = _guards.get(key)
     if known is not None and key:
@@ -149,7 +149,8 @@ def guard_process(settings: Settings, *, quiet: bool = False) -> Guard:
     return guard
 
 
-def _open_guards() -> list[Guard]:
+def open_guards() -> list[Guard]:
+    """Every guard of this process that watches something."""
     return [*_guards.values(), *([_process_guard] if _process_guard is not None else [])]
 
 
@@ -163,7 +164,7 @@ def _forget(guard: Guard) -> None:
 
 def _abandon_all() -> None:
     global _process_guard
-    for guard in _open_guards():
+    for guard in open_guards():
         guard.abandon()
     _guards.clear()
     _process_guard = None
@@ -175,45 +176,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def _close_all() -> None:
-    for guard in _open_guards():
+    for guard in open_guards():
         guard.finish()
 
 
 # Reports are written at the end of a run that never closes its guard.
 atexit.register(_close_all)
-
-
-def _sorted_out(objects: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    modules: list[Any] = []
-    optimizers: list[Any] = []
-    for position, item in enumerate(objects, start=1):
-        parts = list(item) if type(item) in (list, tuple, set, frozenset) else [item]
-        for part in parts:
-            if part is None:
-                continue
-            if _torch.is_module(part):
-                modules.append(part)
-            elif _torch.is_optimizer(part) or _steps(part):
-                optimizers.append(part)
-            else:
-                raise UsageError(
-                    f"memguard.watch: argument {position} is {_shown(part)}; accepted are "
-                    "torch.nn.Module, torch.optim.Optimizer, and lists of them"
-                )
-    return modules, optimizers
-
-
-def _steps(value: Any) -> bool:
-    """Whether a foreign object behaves like an optimizer (DeepSpeed's and 8-bit ones do)."""
-    if isinstance(value, type):
-        return False
-    return callable(getattr(value, "step", None)) and hasattr(value, "param_groups")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__} (an instance is wanted)"
-    kind = type(value).__name__
-    if isinstance(value, str):
-        return f"a str ({value[:40]!r})"
-    return f"of type {kind}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memguard.ledgers import Account, Ledger, Part, Row
 from memguard.records import (
     Amount,
     CodeLine,
@@ -89,16 +90,66 @@ RUNNING_SUM_FINDING = Finding(
         ),
     ),
 )
+LEDGER = Ledger(
+    (
+        Account(
+            "cuda:0",
+            (
+                Row("parameters", 1229 * MIB, 148, {"float32": 1229 * MIB}),
+                Row("gradients", 1229 * MIB, 148, {"float32": 1229 * MIB}),
+                Row(
+                    "optimizer",
+                    2458 * MIB,
+                    296,
+                    {"float32": 2458 * MIB},
+                    parts=(
+                        Part("first moments", 1229 * MIB, 148),
+                        Part("second moments", 1229 * MIB, 148),
+                    ),
+                ),
+                Row(
+                    "activations",
+                    614 * MIB,
+                    80,
+                    {"bfloat16": 500 * MIB, "float32": 114 * MIB},
+                    parts=(Part("blocks.11", 51 * MIB, 7), Part("head", 12 * MIB, 1)),
+                ),
+                Row("retained", 281 * MIB, 70, {"bfloat16": 281 * MIB}),
+                Row(
+                    "other",
+                    102 * MIB,
+                    3,
+                    {"float32": 102 * MIB},
+                    parts=(Part("cuda:0 float32 [64, 4096]", 102 * MIB, 3, "batches, global"),),
+                ),
+                Row("unexplained", 7 * MIB),
+                Row("cache", 224 * MIB),
+            ),
+            6144 * MIB,
+            5920 * MIB,
+            5980 * MIB,
+            limit=8192 * MIB,
+            retries=2,
+        ),
+        Account(
+            "cpu",
+            (
+                Row("nodes", 7209 * 640, 7209),
+                Row("unexplained", 1500 * MIB - 7209 * 640),
+                Row("children", 300 * MIB, 1, parts=(Part("python 4712", 300 * MIB, 1),)),
+            ),
+            1800 * MIB,
+            private=1500 * MIB,
+            limit=32768 * MIB,
+        ),
+    ),
+    complete=False,
+    notes=("holders failed: RuntimeError: told so",),
+    step=12,
+)
 RUNNING_SUM = _report(
     RUNNING_SUM_FINDING,
-    ledger={
-        "parameters": 1229 * MIB,
-        "gradients": 1229 * MIB,
-        "optimizer": 2458 * MIB,
-        "activations": 614 * MIB,
-        "retained": 281 * MIB,
-        "other": 102 * MIB,
-    },
+    ledger=LEDGER,
 )
 
 LIST_OF_LOSSES_FINDING = Finding(

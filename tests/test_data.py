@@ -18,7 +18,7 @@ import sample_reports
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memguard import records
+from memguard import ledgers, records
 from memguard.errors import ReportError
 from memguard.records import Amount, Growth, Report
 from memguard.report import data, page, text
@@ -105,6 +105,10 @@ def test_fields_stay_in_order() -> None:
         (records.Forecast, "forecast"),
         (records.CodeLine, "code_line"),
         (records.Failure, "failure"),
+        (ledgers.Ledger, "ledger"),
+        (ledgers.Account, "account"),
+        (ledgers.Row, "row"),
+        (ledgers.Part, "part"),
     ],
 )
 def test_the_schema_knows_every_field(record: type, name: str | None) -> None:
@@ -131,6 +135,7 @@ def test_the_schema_knows_every_word() -> None:
     assert tuple(whole["properties"]["verdict"]["enum"]) == typing.get_args(records.Verdict)
     assert tuple(finding["kind"]["enum"]) == typing.get_args(records.Kind)
     assert tuple(finding["severity"]["enum"]) == typing.get_args(records.Severity)
+    assert tuple(whole["$defs"]["row"]["properties"]["name"]["enum"]) == ledgers.ROW_NAMES
 
 
 @pytest.mark.parametrize(
@@ -142,6 +147,19 @@ def test_the_schema_knows_every_word() -> None:
         {"findings": [{"kind": "graph"}]},
         {"failures": [3]},
         {"clock": []},
+        {"ledger": []},
+        {"ledger": {"accounts": [{"rows": []}]}},
+        {"ledger": {"accounts": [{"device": "cpu", "rows": [{"name": "gold", "bytes": 1}]}]}},
+        {
+            "ledger": {
+                "accounts": [
+                    {
+                        "device": "cpu",
+                        "rows": [{"name": "other", "bytes": 1, "dtypes": {"float32": "much"}}],
+                    }
+                ]
+            }
+        },
     ],
 )
 def test_schema_and_reader_refuse_the_same(change: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ def loaded(python: Python, program: str) -> list[str]:
         "import memguard; memguard.LeakError, memguard.__version__, dir(memguard)",
         "import memguard; memguard.Report",
         "import memguard; memguard.why_alive",
+        "import memguard; memguard.Ledger, memguard.estimate(1e9)",
         "import memguard.cli",
         "from memguard.startup.torch_import import when_torch_is_imported as w; w(print)()",
         "from memguard.settings import Settings; Settings.read({'limit': '1GiB'}, {})",

@@ -15,6 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memguard.errors import LeakError
+from memguard.judge.levers import advise
+from memguard.ledgers import ROW_NAMES, Account, Ledger, Part, Row
 from memguard.records import (
     Amount,
     CodeLine,
@@ -25,7 +27,7 @@ from memguard.records import (
     Holder,
     Report,
 )
-from memguard.report import page, text
+from memguard.report import ledger, page, text
 from memguard.report.clean import clean, clean_lines, columns, fit
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -453,12 +455,37 @@ FREE = st.dictionaries(
     max_size=4,
 )
 DEVICES = st.lists(FREE | ODD, max_size=3).map(lambda found: {"devices": found, "host_bytes": 1})
+PARTS = st.builds(Part, EVIL, NUMBERS, NUMBERS, EVIL)
+SIZES = st.dictionaries(EVIL, NUMBERS, max_size=5)
+ROWS = st.builds(
+    Row,
+    st.sampled_from(ROW_NAMES),
+    NUMBERS,
+    NUMBERS,
+    SIZES,
+    NUMBERS,
+    st.lists(PARTS, max_size=7).map(tuple),
+)
+ACCOUNTS = st.builds(
+    Account,
+    EVIL | st.just("cpu"),
+    st.lists(ROWS, max_size=6).map(tuple),
+    NUMBERS,
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
+    st.none() | NUMBERS,
+    NUMBERS,
+)
+LEDGERS = st.builds(
+    Ledger, st.lists(ACCOUNTS, max_size=3).map(tuple), st.booleans(), TEXTS, NUMBERS
+)
 REPORTS = st.builds(
     Report,
     verdict=st.sampled_from(["leak", "suspect", "clean"]),
     step=NUMBERS,
     findings=st.lists(FINDINGS, max_size=3).map(tuple),
-    ledger=FREE,
+    ledger=LEDGERS,
     clock=FREE,
     overhead=FREE,
     environment=FREE,
@@ -481,6 +508,19 @@ def test_no_report_can_break_the_telling(report: Report, short: bool) -> None:
     closing = text.one_line(report)
     assert "\n" not in closing
     assert not CONTROL.search(closing)
+
+
+@settings(max_examples=50, deadline=None)
+@given(LEDGERS, st.booleans())
+@example(sample_reports.LEDGER, False)
+def test_no_ledger_can_break_its_table(found: Ledger, leaking: bool) -> None:
+    """Nor do hostile ledgers, whatever levers they seem to ask for."""
+    told = ledger.render(found, advise(found, leaking=leaking))
+
+    assert not CONTROL.search(told)
+    assert len(told.splitlines()) < 400
+    assert len(told) < 60_000
+    told.encode("utf-8")
 
 
 @settings(max_examples=50, deadline=None)

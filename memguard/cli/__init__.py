@@ -31,12 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # That process is the user's own, so no other command's imports go into it.
         own, program = run.split(given[1:])
         return run.run(run_parser.parse_args(own, argparse.Namespace(program=program)))
-    from memguard.cli import config, show
+    from memguard.cli import config, estimate, ledger, show
 
-    config.add_parser(commands)
-    show.add_parser(commands)
+    for command in (config, show, ledger, estimate):
+        command.add_parser(commands)
     args = parser.parse_args(given)
-    return config.run(args) if args.command == "config" else show.run(args)
+    status: int = args.run(args)
+    return status
 
 
 class _Parser(argparse.ArgumentParser):

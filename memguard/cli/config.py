@@ -23,7 +23,9 @@ _LONGEST = 120
 def add_parser(subparsers: _Subparsers) -> argparse.ArgumentParser:
     """Add `config` to memguard's commands."""
     said = "print the settings in force in this folder and environment, and where each comes from"
-    return subparsers.add_parser("config", help=said, description=said.capitalize() + ".")
+    parser = subparsers.add_parser("config", help=said, description=said.capitalize() + ".")
+    parser.set_defaults(run=run)
+    return parser
 
 
 def run(args: argparse.Namespace) -> int:

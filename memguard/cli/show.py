@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memguard.errors import ReportError
+from memguard.cli.reading import WRONG_USAGE, read
 from memguard.records import Report
 from memguard.report import data, text
-from memguard.report.clean import clean
 
 if TYPE_CHECKING:
     # The class is generic for type checkers only.
     _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_WRONG_USAGE = 2
 _COLOR = {"auto": None, "always": True, "never": False}
 
 
@@ -44,16 +41,9 @@ def add_parser(subparsers: _Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Tell the report that `args.file` holds; returns the exit status."""
-    try:
-        report = data.loads(Path(args.file).read_bytes())
-    except (OSError, ValueError) as error:
-        # ReportError is a ValueError, and so is a path with a NUL in it.
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        if isinstance(error, ReportError):
-            reason = str(error).removeprefix("reading a report: ")
-        named = clean(args.file, 200, keep_end=True)
-        print(f"memguard show: cannot read {named}: {reason}", file=sys.stderr)
-        return _WRONG_USAGE
+    report = read(args.file, "memguard show")
+    if report is None:
+        return WRONG_USAGE
     try:
         _write(report, args.format, _COLOR[args.color])
     except BrokenPipeError:

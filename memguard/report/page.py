@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from memguard.records import Finding, Holder, Report
-from memguard.report import drawing, words
+from memguard.report import drawing, ledger, words
 from memguard.report.clean import clean
 from memguard.report.endings import endings
 from memguard.units import plural
@@ -36,7 +36,7 @@ article { background: var(--card); border: 1px solid var(--line); border-radius:
 pre, code, .fix dd, .or dd { font: .9rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
 pre { overflow-x: auto; margin: 0; padding: .6rem 0; border: solid var(--line);
   border-width: 1px 0; }
-pre span { display: block; padding: 0 .6rem; min-width: max-content; }
+pre span { display: block; min-height: 1.5em; padding: 0 .6rem; min-width: max-content; }
 pre i { color: var(--faint); font-style: normal; user-select: none; }
 pre .here { background: var(--mark); font-weight: 600; }
 pre u { text-decoration: underline wavy var(--leak); text-underline-offset: 3px; }
@@ -60,7 +60,7 @@ def render(report: Report) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>memguard: {_html(report.verdict)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n{_header(report)}{findings}{_footer(report)}</body>\n</html>\n"
+        f"<body>\n{_header(report)}{findings}{_memory(report)}{_footer(report)}</body>\n</html>\n"
     )
 
 
@@ -145,6 +145,13 @@ def _facts(facts: words.Facts) -> str:
 
 def _class(label: str) -> str:
     return ' class="fix"' if label == "fix" else ""
+
+
+def _memory(report: Report) -> str:
+    if not report.ledger.accounts:
+        return ""
+    lines = (f"<span>{_html(line)}</span>" for line in ledger.render(report.ledger).split("\n"))
+    return f"<article>\n<h2>Where memory is</h2><pre>{''.join(lines)}</pre>\n</article>\n"
 
 
 def _footer(report: Report) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memguard.records import Finding, Forecast, Growth, Holder, Report
+from memguard.report import ledger
 from memguard.report.clean import clean, clean_lines
 from memguard.units import format_bytes, format_count, format_duration, plural
 
@@ -308,13 +309,10 @@ def found(report: Report, finding: Finding) -> str:
 
 def memory(report: Report) -> str:
     """Where memory is: the ledger's shares, else what process and devices hold."""
-    parts = [
-        f"{clean(name, 40)} {format_bytes(size)}"
-        for name in list(report.ledger)[:12]
-        if (size := number(report.ledger, name)) is not None
-    ]
-    if parts:
-        return " · ".join(parts)
+    told = ledger.one_line(report.ledger)
+    if told:
+        return told
+    parts = []
     host = number(report.memory, "host_bytes")
     if host is not None:
         parts.append(f"process {format_bytes(host)}")

@@ -23,6 +23,11 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     except (memguard.SettingsError, memguard.UsageError, memguard.ReportError) as error:
         shared: memguard.MemguardError = error
         raise shared from None
+    where: memguard.Ledger = memguard.ledger(model, optimizer)
+    where = guard.ledger()
+    needed: memguard.Estimate = memguard.estimate(model, optimizer, ranks=4)
+    needed = memguard.estimate(7e9, "adamw", dtype="bf16")
+    assert where.account("cpu").bytes_of("parameters") < needed.total
     answer: memguard.WhyAlive = memguard.why_alive(model, limit=5)
     answer.picture("why.svg")
     assert str(answer)
