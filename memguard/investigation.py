@@ -139,12 +139,9 @@ class Investigator:
             until = 2 * len(case.births)
             return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
-            self.collected = True
             before = _storage_bytes()
             alive = len(self._births(case.kind))
-            collected_at = self._census.collected_at
-            gc.collect()
-            self._census.collected_at = collected_at
+            self.collect()
             if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
@@ -159,6 +156,16 @@ class Investigator:
             cycle = replace(case, kind="cycle")
             return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
+
+    def collect(self) -> bool:
+        """Make the one collection that a guard may make; False when it was made before."""
+        if self.collected:
+            return False
+        self.collected = True
+        collected_at = self._census.collected_at
+        gc.collect()
+        self._census.collected_at = collected_at
+        return True
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
@@ -187,6 +194,7 @@ class Investigator:
             self._figures.used(device),
             per_step,
             growing.spread(case.births),
+            "" if device == "cpu" else device,
         )
         ruling = rule(
             Evidence(

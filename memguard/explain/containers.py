@@ -37,8 +37,7 @@ MOST_TYPES = 3
 # Fewer new objects than this say nothing.
 FEW_OBJECTS = 50
 
-_SIZED: tuple[type, ...] = (list, dict, set, deque, bytearray)
-_LENGTHS = {cls: cls.__len__ for cls in _SIZED}
+_SIZED: tuple[Any, ...] = (list, dict, set, deque, bytearray)
 _LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None))
 _NOT_PARTS = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 
@@ -155,7 +154,7 @@ def _length(item: Any) -> int:
     """The container's length, past anything a subclass defines."""
     for cls in _SIZED:
         if isinstance_exact(item, cls):
-            return int(_LENGTHS[cls](item))
+            return int(cls.__len__(item))
     return 0
 
 

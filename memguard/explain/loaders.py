@@ -17,7 +17,14 @@ from memguard.explain.accumulation import Located, Question, locate, told
 from memguard.explain.frames import Frames
 from memguard.explain.graph import Weight
 from memguard.explain.places import Place, Spot
-from memguard.explain.reading import attributes, class_qualname, entry, isinstance_exact, own_dict
+from memguard.explain.reading import (
+    attributes,
+    class_module,
+    class_qualname,
+    entry,
+    isinstance_exact,
+    own_dict,
+)
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
 
@@ -99,6 +106,6 @@ def _loader_itself(
 
 def _file_of(cls: type) -> str | None:
     """The file in which a class of the user's is defined."""
-    module = sys.modules.get(str(type.__dict__["__module__"].__get__(cls)))
+    module = sys.modules.get(class_module(cls))
     file = getattr(module, "__file__", None) if module is not None else None
     return file if isinstance(file, str) else None

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Readings kept; when there are more, every other one goes, so that they always span the whole run.
 MOST_READINGS = 256
 
 # Readings and steps below which nothing is said.
-FEWEST = 16
+FEWEST = 12
 
 # Windows that a span is cut into. The least reading of each stands for it.
 WINDOWS = 12
@@ -95,6 +95,11 @@ class Rise:
     late: bool = False
 
     @property
+    def retained(self) -> int:
+        """Bytes that growth at this pace has added meanwhile: a jump at its beginning is none."""
+        return int(min(self.gained, self.per_step * self.steps))
+
+    @property
     def steps(self) -> int:
         """Steps it has lasted."""
         return self.last.step - self.first.step
@@ -126,9 +131,11 @@ class Level:
             kept = [a if b is None or a.bytes <= b.bytes else b for a, b in pairs]
             self.readings = [*kept, newest]
 
-    def forget(self, before: int) -> None:
-        """Drop what was read before a step."""
-        self.readings = [reading for reading in self.readings if reading.step >= before]
+    def shift(self, difference: int) -> None:
+        """Take what was read so far as if it had been so many bytes more (or less) all along."""
+        if difference:
+            shifted = (replace(r, bytes=r.bytes + difference) for r in self.readings)
+            self.readings = list(shifted)
 
 
 def rise(readings: Sequence[Reading], least: int) -> Rise | None:

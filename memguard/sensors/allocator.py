@@ -1,4 +1,4 @@
-"""What the devices' caching allocators say of themselves; no peak is reset, nothing synchronised."""
+"""What the devices' caching allocators say; no peak is reset, nothing is synchronised."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ class Allocation:
 
 def allocations(backends: Sequence[Backend]) -> list[Allocation]:
     """One record a device in use (tens of microseconds a device, most of it the C call)."""
-    return [
-        _allocation(backend, figure) for backend in backends for figure in backend.figures()
-    ]
+    return [_allocation(backend, figure) for backend in backends for figure in backend.figures()]
 
 
 def _allocation(backend: Backend, figure: Mapping[str, Any]) -> Allocation:

@@ -58,7 +58,7 @@ class Cuda(Backend):
         return records
 
     def usable(self, figure: dict[str, Any]) -> int:
-        # `set_per_process_memory_fraction` makes the allocator raise long before the device is full.
+        # With `set_per_process_memory_fraction` the allocator raises before the device is full.
         index = int(figure["name"].rpartition(":")[2])
         return int(figure["total"] * _torch.memory_fraction(index))
 

@@ -67,10 +67,10 @@ def _folders(mount: Path, own: Path) -> Iterator[tuple[Path, str, str, str]]:
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
             names = ("memory.max", "memory.current", "inactive_file")
-            bases = (mount, mount / "unified")
+            bases = [mount, mount / "unified"]
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            bases = (mount / "memory",)
+            bases = [mount / "memory"]
         else:
             continue
         for base in bases:
