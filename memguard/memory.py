@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memguard.cases import Cases
 from memguard.clock import discovery
 from memguard.clock.sources import Sources
 from memguard.figures import Figures
-from memguard.judge.levels import FEWEST, Level, Reading, Rise, rise
+from memguard.judge.levels import FEWEST, Level, Reading, Rise, goes_on, rise
 from memguard.judge.reserved import Cache, fragmented
 from memguard.judge.verdict import least_worth
 from memguard.memory_cases import MemoryCases, Probe
@@ -45,10 +45,7 @@ LIMITS_EVERY = 10.0
 # A rise is looked for again when it has lasted so much longer.
 AGAIN = 1 / 32
 
-# A rise that is being looked into must go on by this share of what makes it worth a look.
-GOES_ON = 0.5
-
-# It is given up when it takes more than so many times as long as it has lasted before.
+# One that is being looked into is given up after so many times the steps it had lasted before.
 PATIENCE = 4
 
 
@@ -224,8 +221,8 @@ class Memory:
             watch.judge_at = 0
             return
         watch.judge_at = 0
-        gained = found.last.bytes - probe.bytes
-        if gained < GOES_ON * self._worth(watch.device) or now - probe.step < FEWEST // 2:
+        since = replace(found.first, step=probe.step, bytes=probe.bytes)
+        if not goes_on(since, found, self._worth(watch.device)):
             if now - probe.step > PATIENCE * max(FEWEST, found.steps):
                 watch.probe = None
                 watch.hold_at = found.last.bytes + self._worth(watch.device)

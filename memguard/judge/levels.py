@@ -48,6 +48,10 @@ LATE = 0.75
 # The low end of the slope's range must be at least this share of it: else it is chance.
 SURE = 0.4
 
+# To be believed a rise that was seen must go on for this many steps, and by this share of what made
+# it worth a look.
+GOES_ON_FOR, GOES_ON_BY = 12, 0.5
+
 # Readings of which all pairs are compared for a slope.
 MOST_PAIRED = 48
 
@@ -166,6 +170,18 @@ def rise(readings: Sequence[Reading], least: int) -> Rise | None:
     return found
 
 
+def goes_on(since: Reading, rise: Rise, least: int) -> bool:
+    """Whether a rise has gone on since it was seen: a tooth or a cache may have looked like one.
+
+    Args:
+        since: the reading at which it was seen.
+        rise: what is seen now.
+        least: bytes below which growth is not worth a look.
+    """
+    lasted = rise.last.step - since.step
+    return lasted >= GOES_ON_FOR and rise.last.bytes - since.bytes >= GOES_ON_BY * least
+
+
 def longest_taken_back(readings: Sequence[Reading], least: int) -> int:
     """Steps of the longest rise (of at least half of `least` bytes) most of which was let go."""
     longest = 0
@@ -199,6 +215,8 @@ def _steady(span: Sequence[Reading], least: int) -> Rise | None:
     slope, low, high = _slope(span if _is_smooth(span, gained) else lows)
     if slope <= 0 or late < LEVELLING * slope or low < SURE * slope:
         return None
+    if not low <= late <= high:
+        slope = late  # it has changed, beyond what chance allows: what comes is like the latest
     halves = _slope(span[: len(span) // 2])[0], _slope(span[len(span) // 2 :])[0]
     first, last = span[0], span[-1]
     passed = max(1, last.step - first.step)
@@ -209,8 +227,8 @@ def _steady(span: Sequence[Reading], least: int) -> Rise | None:
         last,
         gained,
         slope,
-        max(0.0, min(low, *halves)),
-        max(high, *halves),
+        max(0.0, min(low, slope, halves[1])),
+        max(high, slope, halves[1]),
         (last.seconds - first.seconds) / passed,
         max(0, int(above)),
         halves[0] < LATE * slope,
