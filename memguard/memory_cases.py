@@ -36,7 +36,7 @@ REAL = 0.3
 EXPLAINS = 0.4
 
 # A container that takes this share of the growth is named, even where others are not.
-NAMED = 0.25
+NAMED = 0.2
 
 # A rise that consists of tensors, of which this many came in each step, is for those who count.
 COUNTED = 0.5

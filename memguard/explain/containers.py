@@ -7,11 +7,11 @@ them, only numbers; a container is known again by its identity and type.
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
+from itertools import compress, islice
 from typing import Any
 
 from memguard._heap import count_types, family, objects_of
@@ -20,7 +20,7 @@ from memguard.explain.reading import class_qualname, is_tensor, isinstance_exact
 from memguard.explain.search import is_user_module
 
 # Shorter containers are passed over: a program has a few hundred thousand of them.
-SHORTEST = 16
+SHORTEST = 8
 
 # Newest entries whose size is measured; the others are taken to be like them.
 MEASURED = 6
@@ -29,7 +29,7 @@ MEASURED = 6
 MOST_PARTS, DEEPEST = 400, 5
 
 # Objects looked at below the user's variables for dicts that the collector does not know.
-MOST_BELOW = 20_000
+MOST_BELOW = 10_000
 
 # Types whose instances became more that are named.
 MOST_TYPES = 3
@@ -108,14 +108,17 @@ def more_than(before: Snapshot) -> list[tuple[str, int]]:
 
 
 def _containers() -> list[Any]:
+    """All containers that are long enough to matter."""
     with Frames() as frames:
-        own = frames.own_ids
-        found = [
-            item
-            for item in objects_of(family(*_SIZED))
-            if id(item) not in own and _length(item) >= SHORTEST
-        ]
-        known = {id(item) for item in found}
+        plain = objects_of(frozenset(map(id, _SIZED)))
+        # Without a step of Python's for each: there may be hundreds of thousands.
+        found = list(compress(plain, map(SHORTEST.__le__, map(len, plain))))
+        plain.clear()
+        others = objects_of(family(*_SIZED) - frozenset(map(id, _SIZED)))
+        found += [item for item in others if _length(item) >= SHORTEST]
+        others.clear()
+        found = [item for item in found if id(item) not in frames.own_ids]
+        known = set(map(id, found))
         found += [item for item in _untracked(frames) if id(item) not in known]
         return found
 
@@ -172,16 +175,16 @@ def _measured(item: Any, added: int) -> Grown:
 def _newest(item: Any, count: int) -> list[tuple[Any, ...]]:
     """The entries put in last, of a dict with their keys."""
     if isinstance_exact(item, OrderedDict):
-        return list(itertools.islice(OrderedDict.items(item), count))
+        return list(islice(OrderedDict.items(item), count))
     if isinstance_exact(item, dict):
         # A dict without its last keys cannot be read backward past what its class defines.
         plain: Any = dict.__reversed__(item)
-        keys = list(itertools.islice(plain, count))
+        keys = list(islice(plain, count))
         return [(key, dict.__getitem__(item, key)) for key in keys]
     if isinstance_exact(item, set):
-        return [(entry,) for entry in itertools.islice(set.__iter__(item), count)]
+        return [(entry,) for entry in islice(set.__iter__(item), count)]
     cls: Any = deque if isinstance_exact(item, deque) else list
-    return [(entry,) for entry in itertools.islice(cls.__reversed__(item), count)]
+    return [(entry,) for entry in islice(cls.__reversed__(item), count)]
 
 
 def _size_of(entry: tuple[Any, ...], seen: set[int]) -> int:
