@@ -28,7 +28,7 @@ from memguard.sensors.workers import Children
 from memguard.settings import Settings
 
 # Seconds between readings: at the least, at the most, and as a share of the time watched.
-LEAST_GAP, MOST_GAP, GAP_SHARE = 0.01, 5.0, 1 / 256
+LEAST_GAP, MOST_GAP, GAP_SHARE = 0.001, 5.0, 1 / 256
 
 # Share of the overhead that reading levels may have.
 PART = 0.1
@@ -122,7 +122,7 @@ class Memory:
     def look(self, now: int) -> None:
         """Read the levels at the end of step `now` if it is time, and judge them."""
         begun = self._clock()
-        if begun < self._due:
+        if begun < self._due and now > FREE_STEPS:
             return
         phase = self._phase()
         self._host.level.add(Reading(now, begun, self._reads.private(), phase))

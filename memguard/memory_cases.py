@@ -87,17 +87,16 @@ class MemoryCases:
         self._host = Host()
 
     def probe(self, kind: str, device: str, rise: Rise, now: int) -> tuple[Probe, int]:
-        """(the first look, bytes that were held free and have been given back)."""
+        """(the first look, bytes by which the level fell as what was free was given back)."""
         if kind == "worker":
             return Probe(now, rise.last.bytes), 0
         sizes = lengthening.storages(device)
         if kind != "host":
             return Probe(now, rise.last.bytes, None, sizes), 0
         lengths = containers.snapshot()
-        before = self._host.private()
         trim()
-        left = self._host.private()
-        return Probe(now, left, lengths, sizes), before - left
+        left = self._host.private()  # with what the look itself has taken
+        return Probe(now, left, lengths, sizes), rise.last.bytes - left
 
     def conclude(
         self, kind: str, device: str, probe: Probe, rise: Rise, now: int, pids: Collection[int]
