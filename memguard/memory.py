@@ -216,6 +216,9 @@ class Memory:
         """A first look into a rise, or, when it has gone on since, a second."""
         probe, level = watch.probe, watch.level
         if probe is None:
+            if watch.kind != "worker" and self._looking.is_told(watch.device, found.per_step):
+                watch.hold_at = found.last.bytes + found.gained // 4
+                return
             watch.probe, given_back = self._looking.probe(watch.kind, watch.device, found, now)
             level.shift(-given_back)
             watch.judge_at = 0

@@ -86,6 +86,10 @@ class MemoryCases:
         self._cases = cases
         self._host = Host()
 
+    def is_told(self, device: str, per_step: float) -> bool:
+        """Whether what survives, and was told, explains growth of a device's memory."""
+        return self._cases.told_per_step(_named(device)) >= EXPLAINS * per_step
+
     def probe(self, kind: str, device: str, rise: Rise, now: int) -> tuple[Probe, int]:
         """(the first look, bytes by which the level fell as what was free was given back)."""
         if kind == "worker":
@@ -112,7 +116,7 @@ class MemoryCases:
             real = (level - probe.bytes) / max(1, now - probe.step)
             if real < REAL * rise.per_step:
                 return level + rise.gained
-            if self._cases.told_per_step(_named(device)) >= EXPLAINS * real:
+            if self.is_told(device, real):
                 return level + rise.gained // 4
             rise = replace(rise, per_step=min(real, rise.per_step)) if kind == "host" else rise
             told = self._explained(kind, device, probe, rise, now)
@@ -171,7 +175,7 @@ class MemoryCases:
     def _plain(self, probe: Probe, rise: Rise, now: int, gained: float) -> _Told | None:
         """Plain objects, cycles of them, or nothing that Python knows of."""
         assert probe.containers is not None
-        more = containers.more_than(probe.containers)  # before our own search adds to them
+        more = containers.more_than(probe.containers, gained)  # before our own search adds to them
         grown = containers.grown_since(probe.containers)[:MOST_HOLDERS]
         named = [one for one in grown if one.bytes >= NAMED * gained]
         grown.clear()
@@ -206,7 +210,8 @@ class MemoryCases:
             return False  # the collector has been, and it grew all the same
         before = self._host.private()
         if not self._cases.collect():
-            return gc.isenabled()  # its own collection will tell
+            # The collector's own will tell, as long as there is room to wait for it.
+            return gc.isenabled() and rise.retained < self._figures.max_growth("cpu")
         trim()
         return before - self._host.private() >= EXPLAINS * gained
 

@@ -34,8 +34,8 @@ MOST_BELOW = 10_000
 # Types whose instances became more that are named.
 MOST_TYPES = 3
 
-# Fewer new objects than this say nothing.
-FEW_OBJECTS = 50
+# Fewer new objects than this say nothing, nor do those that could not be this share of the growth.
+FEW_OBJECTS, MATTERS = 50, 0.05
 
 _SIZED: tuple[Any, ...] = (list, dict, set, deque, bytearray)
 _LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None))
@@ -93,15 +93,22 @@ def grown_since(before: Snapshot) -> list[Grown]:
     return sorted(result, key=lambda grown: -grown.bytes)
 
 
-def more_than(before: Snapshot) -> list[tuple[str, int]]:
-    """(type, how many more) of the objects that have become more, most first."""
+def more_than(before: Snapshot, gained: float) -> list[tuple[str, int]]:
+    """(type, how many more) of the objects that have become more, most first.
+
+    Args:
+        before: the look before.
+        gained: bytes that are to be explained; a type is named when its new objects would matter
+            beside them if each had a kilobyte with it.
+    """
     now = count_types()
-    gained = {key: count - before.counts.get(key, 0) for key, count in now.items()}
+    fewest = max(FEW_OBJECTS, MATTERS * gained / 1024)
+    more = {key: count - before.counts.get(key, 0) for key, count in now.items()}
     names = {id(cls): cls for cls in _all_types()}
     known = [
         (class_qualname(names[key]), count)
-        for key, count in gained.items()
-        if count >= FEW_OBJECTS and key in names
+        for key, count in more.items()
+        if count >= fewest and key in names
     ]
     names.clear()
     return sorted(known, key=lambda pair: -pair[1])[:MOST_TYPES]
@@ -128,24 +135,22 @@ def _untracked(frames: Frames) -> list[Any]:
 
     The collector does not know those, as they cannot be part of a cycle.
     """
-    pending: deque[Any] = deque(frames.owned_values())
+    pending: deque[Any] = deque(frames.user_values())
+    pending += [view.frame.f_globals for view in frames.views if view.user]
     names = [name for name, module in list(sys.modules.items()) if _is_users(name, module)]
     pending += [own_dict(sys.modules.get(name)) for name in names]
-    pending += [view.frame.f_globals for view in frames.views if view.user]
+    found: dict[int, Any] = {}
     seen: set[int] = set()
-    found: list[Any] = []
     while pending and len(seen) < MOST_BELOW:
         item = pending.popleft()
-        if id(item) in seen or isinstance_exact(item, _NOT_PARTS):
-            continue
-        seen.add(id(item))
         if not gc.is_tracked(item):
-            if type(item) in (dict, bytearray) and _length(item) >= SHORTEST:
-                found.append(item)
-            continue
-        pending.extend(gc.get_referents(item))
+            if type(item) in (dict, bytearray) and len(item) >= SHORTEST:
+                found[id(item)] = item
+        elif id(item) not in seen and not isinstance_exact(item, _NOT_PARTS):
+            seen.add(id(item))
+            pending.extend(gc.get_referents(item))
     pending.clear()
-    return found
+    return list(found.values())
 
 
 def _is_users(name: str, module: Any) -> bool:
