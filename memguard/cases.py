@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from memguard import _torch
@@ -77,13 +77,20 @@ class Cases:
         """Whether graphs survive in a way that is not explained yet."""
         return self._graphs.opinion.state != "clean"
 
-    def told_per_step(self, device: str) -> float:
-        """Bytes of a device that what was found keeps more of at each step, ignored or not."""
+    def told_per_step(self, device: str, but: Collection[str]) -> float:
+        """Bytes of a device that what was found keeps more of at each step, ignored or not.
+
+        Args:
+            device: as forecasts name it; empty for the host.
+            but: fingerprints of findings that do not count.
+        """
         ignored = [one.finding for one in self.triage.ignored()]
         return sum(
             finding.growth.per_step.bytes + NODE_BYTES * finding.growth.per_step.nodes
             for finding in (*self.findings.values(), *ignored)
-            if finding.kind in _SURVIVING and _device_of(finding) == device
+            if finding.kind in _SURVIVING
+            and _device_of(finding) == device
+            and finding.fingerprint not in but
         )
 
     def collect(self) -> bool:

@@ -85,10 +85,13 @@ class MemoryCases:
         self._figures = figures
         self._cases = cases
         self._host = Host()
+        # Fingerprints of what was told from here, which is looked at again as it grows.
+        self._own: set[str] = set()
 
     def is_told(self, device: str, per_step: float) -> bool:
         """Whether what survives, and was told, explains growth of a device's memory."""
-        return self._cases.told_per_step(_named(device)) >= EXPLAINS * per_step
+        told = self._cases.told_per_step(_named(device), self._own)
+        return told >= EXPLAINS * per_step
 
     def probe(self, kind: str, device: str, rise: Rise, now: int) -> tuple[Probe, int]:
         """(the first look, bytes by which the level fell as what was free was given back)."""
@@ -255,12 +258,14 @@ class MemoryCases:
         holders = tuple(map(_holder, told.located, told.sizes))
         reason = "; ".join(filter(None, (rise.reason, told.reason, ruling.reason)))
         each, total = Amount(bytes=round(rise.per_step)), Amount(bytes=rise.retained)
+        mark = fingerprint(told.kind, told.located, (_named(device),))
+        self._own.add(mark)
         self._cases.add(
             Finding(
                 told.kind,
                 severity,
                 told.summary,
-                fingerprint(told.kind, told.located, (_named(device),)),
+                mark,
                 rise.first.step,
                 now,
                 Growth(each, total),

@@ -46,7 +46,7 @@ class FakeCases:
     def add(self, finding: Finding) -> None:
         self.found.append(finding)
 
-    def told_per_step(self, device: str) -> float:
+    def told_per_step(self, device: str, but: set[str]) -> float:
         return self.told
 
     def collect(self) -> bool:
