@@ -9,6 +9,7 @@ does, and only the wanted objects come out of it.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, compress, tee
@@ -49,6 +50,17 @@ def objects_of(classes: frozenset[int], generation: int | None = None) -> list[A
         age = {id(item): -number for number, items in enumerate(young) for item in items}
         found.sort(key=lambda item: age.get(id(item), -2))
     return found
+
+
+def count_types() -> dict[int, int]:
+    """How many objects of each type the collector knows, by the type's identity.
+
+    Costs about 100 ns an object, so 0.1 seconds for a heap of a million.
+    """
+    lists = map(gc.get_objects, (None,))
+    types_of = map(partial(map, type), lists)
+    # In one call into C, like `_picked`: the list of everything is gone when it returns.
+    return Counter(list(chain.from_iterable(map(partial(map, id), types_of))))
 
 
 def _picked(classes: frozenset[int], generation: int | None) -> Iterator[Any]:

@@ -320,6 +320,22 @@ def device_name(tensor: torch.Tensor) -> str:
     return str(tensor.device)
 
 
+def allocator_statistics(family: str, index: int) -> dict[str, Any] | None:
+    """A caching allocator's statistics, nested as C++ gives them; None where there are none.
+
+    `memory_stats` would flatten some hundred entries at each call.
+    """
+    module = getattr(torch, family, None)
+    read = getattr(module, "memory_stats_as_nested_dict", None)  # CUDA: 1.8 to 2.13, XPU: from 2.4
+    return None if read is None else cast("dict[str, Any]", read(index))
+
+
+def memory_fraction(index: int) -> float:
+    """The share of a CUDA device that the process may use; 1.0 where nobody has set it."""
+    read = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # seen in 2.13.0
+    return float(read(index)) if read is not None else 1.0
+
+
 def builtins_of_torchscript() -> dict[int, Any]:
     """The functions that TorchScript knows by identity; empty where it does not tell."""
     try:

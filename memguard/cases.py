@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from memguard import _torch
@@ -15,6 +15,7 @@ from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
+from memguard.judge.growth import NODE_BYTES
 from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
 from memguard.records import Finding
@@ -24,6 +25,9 @@ from memguard.sensors.dated import MAX_REACH, steps_reached
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 from memguard.triage import Triage
+
+# Kinds of findings about what survives.
+_SURVIVING = ("graph", "tensor", "cycle")
 
 # Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
 EXPLAINED_NODES = 2000
@@ -72,6 +76,26 @@ class Cases:
     def in_doubt(self) -> bool:
         """Whether graphs survive in a way that is not explained yet."""
         return self._graphs.opinion.state != "clean"
+
+    def told_per_step(self, device: str, but: Collection[str]) -> float:
+        """Bytes of a device that what was found keeps more of at each step, ignored or not.
+
+        Args:
+            device: as forecasts name it; empty for the host.
+            but: fingerprints of findings that do not count.
+        """
+        ignored = [one.finding for one in self.triage.ignored()]
+        return sum(
+            finding.growth.per_step.bytes + NODE_BYTES * finding.growth.per_step.nodes
+            for finding in (*self.findings.values(), *ignored)
+            if finding.kind in _SURVIVING
+            and _device_of(finding) == device
+            and finding.fingerprint not in but
+        )
+
+    def collect(self) -> bool:
+        """Make the one collection that a guard may make; False when it was made before."""
+        return self._investigator.collect()
 
     @property
     def stirs(self) -> bool:
@@ -169,7 +193,11 @@ class Cases:
             return
         if kind == "graph" and finding.severity == "leak":
             self._graphs.settle(len(opinion.births))
-        finding = self.triage.sort(finding)
+        self.add(finding)
+
+    def add(self, found: Finding) -> None:
+        """Keep a finding, and have it told unless it is left out or no news."""
+        finding = self.triage.sort(found)
         if finding is None:
             return
         known = self.findings.get(finding.fingerprint)
@@ -182,3 +210,7 @@ class Cases:
             self.to_tell.append(finding)
         if finding.severity == "leak":
             self._told |= holders
+
+
+def _device_of(finding: Finding) -> str:
+    return finding.forecast.device if finding.forecast is not None else ""

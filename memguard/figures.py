@@ -9,7 +9,8 @@ from typing import Any
 from memguard import _torch
 from memguard._version import __version__
 from memguard.sensors.devices import Backend, used_backends
-from memguard.sensors.host import Host, host_limit
+from memguard.sensors.host import Host
+from memguard.sensors.limits import Bound, host_bound
 from memguard.settings import Settings
 
 
@@ -34,13 +35,19 @@ class Figures:
     def _found_limit(self, device: str) -> int:
         backend = _backend_of(device)
         limit = backend.limit() if backend is not None else None
-        return limit if limit is not None else host_limit()
+        return limit if limit is not None else self._bound().limit
+
+    def _bound(self) -> Bound:
+        return host_bound(self._host.resident(), self._host.virtual())
 
     def used(self, device: str = "cpu") -> int:
-        """Bytes of `device` in use now."""
+        """Bytes of `device` in use now: of the host's limit also what other processes have."""
         backend = _backend_of(device)
         if backend is None:
-            return self._host.resident()
+            if self._settings.limit is not None:
+                return self._host.resident()
+            bound = self._bound()
+            return max(self._host.resident(), bound.limit - bound.room)
         return sum(figure["allocated"] for figure in backend.figures() if figure["name"] == device)
 
     def max_growth(self, device: str = "cpu") -> int:

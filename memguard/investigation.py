@@ -141,12 +141,9 @@ class Investigator:
             until = 2 * len(case.births)
             return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
-            self.collected = True
             before = _storage_bytes()
             alive = len(self._births(case.kind))
-            collected_at = self._census.collected_at
-            gc.collect()
-            self._census.collected_at = collected_at
+            self.collect()
             if len(self._births(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
@@ -171,6 +168,16 @@ class Investigator:
             step = self._step_of(number)
         # A number from before the first step may as well be another thread's.
         return step if step is not None and step >= 0 else None
+
+    def collect(self) -> bool:
+        """Make the one collection that a guard may make; False when it was made before."""
+        if self.collected:
+            return False
+        self.collected = True
+        collected_at = self._census.collected_at
+        gc.collect()
+        self._census.collected_at = collected_at
+        return True
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
@@ -200,6 +207,7 @@ class Investigator:
             self._figures.used(device),
             per_step,
             growing.spread(case.births),
+            "" if device == "cpu" else device,
         )
         ruling = rule(
             Evidence(

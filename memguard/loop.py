@@ -17,6 +17,7 @@ from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.creation import Creation
 from memguard.figures import Figures
 from memguard.judge.chains import Look
+from memguard.memory import Memory
 from memguard.pace import Pace
 from memguard.parts import Parts
 from memguard.records import Finding
@@ -86,6 +87,7 @@ class WatchedLoop:
             self.figures,
             self.parts,
         )
+        self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
         self._canary_due = True
         self._looked_at = 0
         self._met_at = 0.0
@@ -130,6 +132,7 @@ class WatchedLoop:
     def pause(self) -> None:
         """From now on nothing is judged."""
         self._take_census(judged=True)
+        self.parts.do("memory", self._memory.pause)
         self._paused += 1
         self._audit.muted = True
 
@@ -138,6 +141,7 @@ class WatchedLoop:
         self._paused -= 1
         self._audit.muted = bool(self._paused)
         self._take_census(judged=False)
+        self.parts.do("memory", self._memory.resume)
 
     def step(self) -> None:
         """The user says that a step has ended."""
@@ -300,6 +304,7 @@ class WatchedLoop:
             self._expected += self._census.expected_cost()
             self.parts.do("census", self._look, now)
             self.parts.do("tensor judge", self.cases.judge_tensors, now)
+            self.parts.do("memory", self._memory.look, now)
         self.parts.do("graph judge", self.cases.judge_graphs, now)
         free = self._pace.is_free(now)
         if free or self._audit.running or self.cases.in_doubt:
@@ -311,7 +316,7 @@ class WatchedLoop:
         self._canary_due = self._may_touch()
         if due and not self._silent:
             # What is new then counts as born in the step before, the least age that is certain.
-            stirs = self.cases.stirs
+            stirs = self.cases.stirs or self._memory.in_doubt
             watchful = self._audit.running or self.cases.in_doubt or stirs
             self._census.begin(self._pace.looked(now, watchful) - 1)
 

@@ -46,12 +46,21 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Steps until `limit` bytes at the present growth, with a range."""
+    """Steps until `limit` bytes at the present growth, with a range.
+
+    Attributes:
+        steps, low, high: steps left, and the fewest and most there may be.
+        limit: bytes that are run into.
+        device: whose memory that is; empty for the host's.
+        seconds: time left at the pace of late; None when it was not measured.
+    """
 
     steps: int
     low: int
     high: int
     limit: int
+    device: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

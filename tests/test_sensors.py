@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 from torch import nn
 
 from memguard.sensors import canaries as canary
-from memguard.sensors import devices, host, marks
+from memguard.sensors import devices, marks
 from memguard.sensors.audit import Audit, below, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
@@ -369,41 +367,6 @@ def test_the_step_time_is_a_mean() -> None:
 
 
 # --- figures ---
-
-
-def test_the_cgroup_limits_the_host(tmp_path: Path) -> None:
-    """A cgroup limit below the machine's memory counts; "max" and huge numbers do not."""
-    file = tmp_path / "memory.max"
-    unlimited = host.host_limit(())
-    for text, expected in [("1048576\n", 1 << 20), ("max\n", unlimited), (f"{1 << 62}", unlimited)]:
-        file.write_text(text)
-        assert host.host_limit((str(file),)) == expected
-    assert host.host_limit((str(tmp_path / "missing"),)) == unlimited
-
-
-def test_cuda_is_read_through_the_nested_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures a CUDA allocator gives are told a device; nothing is reset or synchronised."""
-    statistics = {
-        "allocated_bytes": {"all": {"current": 100}},
-        "reserved_bytes": {"all": {"current": 300}},
-    }
-    fake = SimpleNamespace(
-        is_initialized=lambda: True,
-        device_count=lambda: 2,
-        current_device=lambda: 0,
-        memory_stats_as_nested_dict=lambda index: statistics,
-        get_device_properties=lambda index: SimpleNamespace(total_memory=1000),
-    )
-    monkeypatch.setattr(devices.torch, "cuda", fake)
-    backend = devices.Cuda()
-    assert backend.in_use()
-    assert backend.figures()[1] == {
-        "name": "cuda:1",
-        "allocated": 100,
-        "reserved": 300,
-        "total": 1000,
-    }
-    assert backend.limit() == 1000
 
 
 def test_a_cpu_run_uses_no_backend() -> None:

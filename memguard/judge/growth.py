@@ -6,6 +6,7 @@ import itertools
 import statistics
 from collections.abc import Sequence
 
+from memguard.judge.levels import Rise
 from memguard.records import Amount, Forecast, Growth
 
 # Host memory of one autograd node: a running sum keeps 8 nodes and about 5 kB a step (torch 2.13).
@@ -75,13 +76,43 @@ def growth(
     )
 
 
-def forecast(limit: int, used: int, per_step: float, uncertainty: float) -> Forecast | None:
-    """Steps until `used` bytes reach `limit` at `per_step` bytes a step; None without growth."""
+def forecast(
+    limit: int, used: int, per_step: float, uncertainty: float, device: str = ""
+) -> Forecast | None:
+    """Steps until `used` bytes reach `limit` at `per_step` bytes a step; None without growth.
+
+    Args:
+        limit, used: bytes.
+        per_step: bytes added each step.
+        uncertainty: half of the range, as a share of the steps.
+        device: whose memory it is; empty for the host's.
+    """
     if per_step <= 0 or limit <= 0:
         return None
     left = max(0.0, limit - used) / per_step
     share = min(0.9, uncertainty)
-    return Forecast(int(left), int(left / (1 + share)), int(left / (1 - share)), limit)
+    return Forecast(int(left), int(left / (1 + share)), int(left / (1 - share)), limit, device)
+
+
+def outlook(rise: Rise, limit: int, used: int, device: str = "") -> Forecast | None:
+    """Steps and seconds until memory that rises steadily reaches `limit`; None without growth.
+
+    The range is that of the slope, and never narrower than `LEAST_SPREAD`.
+
+    Args:
+        rise: the growth.
+        limit, used: bytes; what stands above the floor (teeth) is added to what is used.
+        device: whose memory it is; empty for the host's.
+    """
+    if rise.per_step <= 0 or limit <= 0:
+        return None
+    left = max(0.0, limit - used - rise.above)
+    steps = left / rise.per_step
+    fastest = max(rise.fastest, rise.per_step * (1 + LEAST_SPREAD))
+    slowest = min(rise.slowest, rise.per_step * (1 - LEAST_SPREAD))
+    high = min(left / slowest, 100 * steps + 1) if slowest > 0 else 100 * steps + 1
+    seconds = steps * rise.seconds_per_step
+    return Forecast(int(steps), int(left / fastest), int(high), limit, device, seconds)
 
 
 def rate_in_words(births: Sequence[int], count: int, now: int, survivors: float = 1.0) -> str:

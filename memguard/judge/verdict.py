@@ -28,12 +28,16 @@ BOUND_SLACK = 2.25
 NEAR = 20
 
 
+# What grows, by kind, where it is not tensors.
+_GROWING = {"host": "the process", "worker": "child processes"}
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known when a ruling is due.
 
     Attributes:
-        kind: `graph`, `tensor` or `cycle`.
+        kind: `graph`, `tensor`, `cycle`, `host` or `worker`.
         survivors: steps that have survivors.
         window: steps a graph may outlive its own.
         limit: entries the holder's container can have at most.
@@ -96,7 +100,7 @@ def rule(evidence: Evidence) -> Ruling:
         return Ruling(
             "leak", f"graphs of {evidence.survivors} steps survive and nothing bounds them"
         )
-    return _rule_by_size(evidence, "tensors")
+    return _rule_by_size(evidence, _GROWING.get(evidence.kind, "tensors"))
 
 
 def _rule_bounded(evidence: Evidence) -> Ruling | None:
@@ -146,7 +150,14 @@ def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
 def worth_a_warning(retained: int, max_growth: int, limit: int) -> bool:
     """Whether growing tensors are worth speaking of before they are a leak.
 
-    A quarter of `max_growth`, or one percent of the limit where that is less: fifty scalars kept
-    for a plot are not.
+    Fifty scalars kept for a plot are not.
     """
-    return retained >= min(max_growth // 4, max(limit // 100, 16 << 20))
+    return retained >= least_worth(max_growth, limit)
+
+
+def least_worth(max_growth: int, limit: int) -> int:
+    """Bytes from which growth is worth a word.
+
+    A quarter of `max_growth`, or one percent of the limit where that is less.
+    """
+    return min(max_growth // 4, max(limit // 100, 16 << 20))

@@ -243,15 +243,17 @@ def forecast(told: Forecast | None, report: Report) -> str | None:
     if told is None:
         return None
     limit = f"{format_bytes(told.limit)} limit"
+    memory = f"memory of {clean(told.device, 40)}" if told.device else "memory"
     if told.steps <= 0:
-        return f"memory is full any moment now ({limit})"
+        return f"{memory} is full any moment now ({limit})"
     span = f"{format_count(told.low)} … {format_count(told.high)}; "
     between = span if told.low != told.high else ""
+    seconds = told.seconds
     pace = number(report.clock, "seconds_per_step")
-    soon = ""
-    if pace is not None and pace > 0:
-        soon = f", {format_duration(min(told.steps, 10**12) * pace)} from now"
-    return f"memory is full in about {plural(told.steps, 'step')}{soon} ({between}{limit})"
+    if seconds is None and pace is not None:
+        seconds = min(told.steps, 10**12) * pace
+    soon = f", {format_duration(seconds)} from now" if seconds is not None and seconds > 0 else ""
+    return f"{memory} is full in about {plural(told.steps, 'step')}{soon} ({between}{limit})"
 
 
 def facts(report: Report, finding: Finding, *, with_total: bool) -> Facts:

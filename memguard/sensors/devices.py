@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from memguard import _torch
+
 
 class Backend:
     """A device family whose allocator can be read.
@@ -29,8 +31,12 @@ class Backend:
 
     def limit(self) -> int | None:
         """Bytes of the smallest device in use; None when unknown."""
-        totals = [figure["total"] for figure in self.figures() if figure.get("total")]
+        totals = [self.usable(figure) for figure in self.figures() if figure.get("total")]
         return min(totals, default=None)
+
+    def usable(self, figure: dict[str, Any]) -> int:
+        """Bytes of a device that the program may use, of one of `figures`."""
+        return int(figure["total"])
 
 
 class Cuda(Backend):
@@ -51,12 +57,15 @@ class Cuda(Backend):
                 records.append(_record(f"cuda:{index}", allocated, reserved, total))
         return records
 
+    def usable(self, figure: dict[str, Any]) -> int:
+        # With `set_per_process_memory_fraction` the allocator raises before the device is full.
+        index = int(figure["name"].rpartition(":")[2])
+        return int(figure["total"] * _torch.memory_fraction(index))
+
     def _bytes(self, index: int) -> tuple[int, int]:
-        # `memory_stats` flattens some hundred entries at each call; the nested call does not.
-        nested = getattr(torch.cuda, "memory_stats_as_nested_dict", None)  # seen in 1.8 to 2.13
-        if nested is None:
+        statistics = _torch.allocator_statistics("cuda", index)
+        if statistics is None:
             return torch.cuda.memory_allocated(index), torch.cuda.memory_reserved(index)
-        statistics = nested(index)
         return (
             int(statistics["allocated_bytes"]["all"]["current"]),
             int(statistics["reserved_bytes"]["all"]["current"]),

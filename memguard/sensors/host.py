@@ -1,19 +1,18 @@
-"""The process's memory and what bounds it, as plain figures."""
+"""The process's own memory, as plain figures."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import sys
 from typing import Any
-
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-# cgroup v1 writes "no limit" as a page-rounded 2**63 - 1.
-_NO_LIMIT = 1 << 60
 
 
 class Host:
-    """Reads this process's memory through psutil (about 10 microseconds a read)."""
+    """Reads this process's memory through psutil (12 microseconds a read on Linux).
+
+    Exact private memory (`smaps_rollup`) would take 160 microseconds in a small process and
+    milliseconds in a large one, as the kernel walks all of its pages.
+    """
 
     __slots__ = ("_process",)
 
@@ -26,17 +25,43 @@ class Host:
         """Bytes resident in RAM."""
         return int(self._process.memory_info().rss)
 
+    def virtual(self) -> int:
+        """Bytes of address space."""
+        return int(self._process.memory_info().vms)
 
-def host_limit(files: tuple[str, ...] = _CGROUP_LIMITS) -> int:
-    """Bytes the process may use: the cgroup's limit where there is one, else the machine's RAM."""
-    import psutil
+    def private(self) -> int:
+        """Bytes in RAM that belong to this process alone, see `private_of`."""
+        return private_of(self._process)
 
-    total = int(psutil.virtual_memory().total)
-    for name in files:
-        try:
-            text = Path(name).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if text.isdigit() and int(text) < min(_NO_LIMIT, total):
-            return int(text)
-    return total
+
+def private_of(process: Any) -> int:
+    """Bytes in RAM of a process that no file and no shared memory backs.
+
+    Mapped files are left out: the kernel takes their pages back when it needs them. What a child
+    still shares with its parent since a fork is counted, so that writing to it is no growth.
+
+    Args:
+        process: a `psutil.Process`.
+    """
+    told = process.memory_info()
+    private = getattr(told, "private", None)  # Windows
+    if private is not None:
+        return int(private)
+    return int(told.rss) - int(getattr(told, "shared", 0))  # macOS does not tell what is shared
+
+
+def trim() -> bool:
+    """Have the C library give back what it holds free; False where it cannot be asked (not glibc).
+
+    What it gives back was free already, so nothing of the program's changes. Takes milliseconds for
+    a gigabyte; for use after a suspicion only.
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if give_back is None:
+        return False
+    give_back(0)
+    return True

@@ -1,0 +1,111 @@
+"""Who started the workers that grow: the DataLoader, and what its dataset puts away.
+
+The workers' memory cannot be looked into from here. Their dataset is a copy of the one in this
+process, made when they started, so its class and its containers are known all the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from memguard import _torch
+from memguard._heap import family, objects_of
+from memguard.explain import paths
+from memguard.explain.accumulation import Located, Question, locate, told
+from memguard.explain.frames import Frames
+from memguard.explain.graph import Weight
+from memguard.explain.places import Place, Spot
+from memguard.explain.reading import (
+    attributes,
+    class_module,
+    class_qualname,
+    entry,
+    isinstance_exact,
+    own_dict,
+)
+from memguard.explain.search import Search
+from memguard.explain.source import find_statement
+
+# Statements by which an attribute of the dataset grows.
+_GROWING = ("append", "extend", "item", "accumulate")
+
+MOST_HOLDERS = 2
+
+
+def locate_loaders(question: Question, pids: Sequence[int]) -> list[Located]:
+    """What the datasets of these workers put away, then the loaders; empty when there are none."""
+    with Frames() as frames, _torch.without_overrides():
+        stack = frames.stack()
+        loaders = _loaders(pids)
+        found: list[Located] = []
+        for loader in loaders[:MOST_HOLDERS]:
+            dataset = entry(own_dict(loader), "dataset")
+            found += _put_away(question, dataset, stack)
+            found += _loader_itself(question, loader, frames, stack, [loaders])
+        loaders.clear()
+        return found
+
+
+def _loaders(pids: Sequence[int]) -> list[Any]:
+    """The loaders that have these workers; all with workers where it cannot be told."""
+    module: Any = sys.modules.get("torch.utils.data.dataloader")
+    cls = getattr(module, "DataLoader", None)
+    if cls is None:
+        return []
+    living = [one for one in objects_of(family(cls)) if entry(own_dict(one), "num_workers")]
+    base = getattr(module, "_BaseDataLoaderIter", None)  # seen in 2.4 to 2.13
+    if base is not None and len(living) > 1:
+        iterators = objects_of(family(base))
+        growing = [one for one in iterators if _pids(one) & set(pids)]
+        datasets = {id(entry(own_dict(one), "_dataset")) for one in growing}
+        growing.clear()
+        iterators.clear()
+        meant = [one for one in living if id(entry(own_dict(one), "dataset")) in datasets]
+        living = meant or living
+    return living
+
+
+def _pids(iterator: Any) -> set[int]:
+    workers = entry(own_dict(iterator), "_workers")
+    return {worker.pid for worker in workers} if isinstance_exact(workers, list) else set()
+
+
+def _put_away(question: Question, dataset: Any, stack: list[Spot]) -> list[Located]:
+    """Containers among the dataset's attributes to which its own code adds."""
+    owner = class_qualname(type(dataset))
+    file = _file_of(type(dataset))
+    found = []
+    for name, value in attributes(dataset) if file is not None else ():
+        if not isinstance_exact(value, (dict, list, set)):
+            continue
+        kind = class_qualname(type(value))
+        place = Place("attribute", name, f"self.{name}", kind, file=file, owner=owner)
+        statement = find_statement(place, stack, plain=True)
+        if statement is not None and statement.verb in _GROWING:
+            chain = ("worker process", f"its copy of the dataset: {owner}", f".{name}: {kind}")
+            found.append(told(question, place, chain, kind, stack, Weight()))
+    return found[:MOST_HOLDERS]
+
+
+def _loader_itself(
+    question: Question, loader: Any, frames: Frames, stack: list[Spot], own: list[Any]
+) -> list[Located]:
+    targets = [loader]
+    search = Search(frames, [targets, *own])
+    search.run(targets)
+    try:
+        path = paths.best_path(search, id(loader))
+        located = locate(question, search, path, 0, stack, Weight())
+        return [located] if located is not None else []
+    finally:
+        search.release()
+        targets.clear()
+
+
+def _file_of(cls: type) -> str | None:
+    """The file in which a class of the user's is defined."""
+    module = sys.modules.get(class_module(cls))
+    file = getattr(module, "__file__", None) if module is not None else None
+    return file if isinstance(file, str) else None

@@ -1,0 +1,282 @@
+"""From readings of memory to steady growth or none; pure functions.
+
+Memory of a process or a device is no count of survivors: it has noise, teeth and plateaus. What
+counts is the floor, which later readings never fall below. Teeth (epochs, evaluations, collections)
+have a floor that stays; a warm-up, a library that is loaded late or a cache that fills has one that
+stops rising or rises in a few jumps. Only a floor that rises all along, evenly and to the end, is
+growth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+# Readings kept; when there are more, every other one goes, so that they always span the whole run.
+MOST_READINGS = 256
+
+# Readings and steps below which nothing is said.
+FEWEST = 12
+
+# Windows that a span is cut into. The least reading of each stands for it.
+WINDOWS = 12
+
+# A floor that has fallen by this share of what was gained is a tooth, not a rise.
+FALL = 0.25
+
+# An increment of less than this share of the mean one is a pause.
+PAUSE = 0.15
+
+# No single window may have more than this share of the whole growth: that would be a jump.
+JUMP = 0.45
+
+# The last third must still rise at this share of the whole's pace: else it is levelling off.
+LEVELLING = 0.65
+
+# How much longer than any rise that was taken back one must last to count.
+RELEASE_FACTOR = 1.5
+
+# Where the spans that are judged begin, as shares of all that was read: a warm-up is passed over by
+# the first span in which growth is even.
+BEGINNINGS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
+
+# Growth that was this much slower at first began later: the span is cut shorter if that will do.
+LATE = 0.75
+
+# The low end of the slope's range must be at least this share of it: else it is chance.
+SURE = 0.4
+
+# To be believed a rise that was seen must go on for this many steps, and by this share of what made
+# it worth a look.
+GOES_ON_FOR, GOES_ON_BY = 12, 0.5
+
+# Readings of which all pairs are compared for a slope.
+MOST_PAIRED = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Memory at the end of a step.
+
+    Attributes:
+        step: steps ended.
+        seconds: when, on any clock.
+        bytes: what was read.
+        phase: what the loop was doing (`training`, `evaluation`); only like readings are compared.
+    """
+
+    step: int
+    seconds: float
+    bytes: int
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """Steady growth.
+
+    Attributes:
+        first: the reading it began with, as far as anybody looked.
+        last: the newest reading.
+        gained: bytes by which the floor has risen since.
+        per_step, slowest, fastest: bytes a step, and the range the slope lies in.
+        seconds_per_step: mean time of a step meanwhile.
+        above: bytes by which readings stand above the floor's line (all but the highest 5 %): teeth
+            reach the limit before the floor does.
+        late: whether growth was much slower at first.
+    """
+
+    first: Reading
+    last: Reading
+    gained: int
+    per_step: float
+    slowest: float
+    fastest: float
+    seconds_per_step: float
+    above: int
+    late: bool = False
+
+    @property
+    def retained(self) -> int:
+        """Bytes that growth at this pace has added meanwhile: a jump at its beginning is none."""
+        return int(min(self.gained, self.per_step * self.steps))
+
+    @property
+    def steps(self) -> int:
+        """Steps it has lasted."""
+        return self.last.step - self.first.step
+
+    @property
+    def reason(self) -> str:
+        """The evidence in words."""
+        return (
+            f"the least memory between steps {self.first.step:,} and {self.last.step:,} rose all "
+            f"along, by {self.gained / 2**20:,.1f} MiB"
+        )
+
+
+class Level:
+    """Readings of one thing's memory, thinned so that they span the whole run."""
+
+    __slots__ = ("readings",)
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+
+    def add(self, reading: Reading) -> None:
+        """Remember a reading."""
+        self.readings.append(reading)
+        if len(self.readings) > MOST_READINGS:
+            # Of each pair the lower one: the floor is what counts. The newest always stays.
+            newest = self.readings[-1]
+            pairs = itertools.zip_longest(self.readings[0:-1:2], self.readings[1:-1:2])
+            kept = [a if b is None or a.bytes <= b.bytes else b for a, b in pairs]
+            self.readings = [*kept, newest]
+
+    def shift(self, difference: int) -> None:
+        """Take what was read so far as if it had been so many bytes more (or less) all along."""
+        if difference:
+            shifted = (replace(r, bytes=r.bytes + difference) for r in self.readings)
+            self.readings = list(shifted)
+
+
+def rise(readings: Sequence[Reading], least: int) -> Rise | None:
+    """The steady growth that lasts until now; None when there is none of `least` bytes.
+
+    Args:
+        readings: oldest first.
+        least: bytes below which growth is not worth a look.
+    """
+    if len(readings) < FEWEST:
+        return None
+    now = readings[-1]
+    if now.bytes - min(reading.bytes for reading in readings) < least:
+        return None  # nearly every healthy look ends here
+    alike = [reading for reading in readings if reading.phase == now.phase]
+    if len(alike) < FEWEST:
+        return None
+    outlived = RELEASE_FACTOR * longest_taken_back(alike, least)
+    begin, steps = alike[0].step, now.step - alike[0].step
+    found: Rise | None = None
+    for share in BEGINNINGS:
+        span = [reading for reading in alike if reading.step >= begin + share * steps]
+        if len(span) < FEWEST or now.step - span[0].step < max(FEWEST, outlived):
+            break
+        found = _steady(span, least) or found
+        if found is not None and not found.late:
+            break
+    return found
+
+
+def goes_on(since: Reading, rise: Rise, least: int) -> bool:
+    """Whether a rise has gone on since it was seen: a tooth or a cache may have looked like one.
+
+    Args:
+        since: the reading at which it was seen.
+        rise: what is seen now.
+        least: bytes below which growth is not worth a look.
+    """
+    lasted = rise.last.step - since.step
+    return lasted >= GOES_ON_FOR and rise.last.bytes - since.bytes >= GOES_ON_BY * least
+
+
+def longest_taken_back(readings: Sequence[Reading], least: int) -> int:
+    """Steps of the longest rise (of at least half of `least` bytes) most of which was let go."""
+    longest = 0
+    trough = peak = readings[0]
+    for reading in readings:
+        if reading.bytes > peak.bytes:
+            peak = reading
+        risen = peak.bytes - trough.bytes
+        if 2 * risen >= least and peak.bytes - reading.bytes > 0.5 * risen:
+            longest = max(longest, peak.step - trough.step)
+            trough = peak = reading
+        elif reading.bytes < trough.bytes:
+            trough = peak = reading
+    return longest
+
+
+def _steady(span: Sequence[Reading], least: int) -> Rise | None:
+    lows = _lows(span)
+    floor = _floor(lows)
+    gained = floor[-1] - floor[0]
+    if len(lows) < WINDOWS - 2 or gained < least:
+        return None
+    if any(low.bytes - level > FALL * gained for low, level in zip(lows, floor, strict=True)):
+        return None
+    added = [b - a for a, b in itertools.pairwise(floor)]
+    mean = gained / len(added)
+    pauses = sum(each <= PAUSE * mean for each in added)
+    if pauses > 1 or max(added) > JUMP * gained:
+        return None
+    late = _slope(lows[-len(lows) // 2 :])[0]
+    slope, low, high = _slope(span if _is_smooth(span, gained) else lows)
+    if slope <= 0 or late < LEVELLING * slope or low < SURE * slope:
+        return None
+    if not low <= late <= high:
+        slope = late  # it has changed, beyond what chance allows: what comes is like the latest
+    halves = _slope(span[: len(span) // 2])[0], _slope(span[len(span) // 2 :])[0]
+    first, last = span[0], span[-1]
+    passed = max(1, last.step - first.step)
+    line = sorted(r.bytes - (last.bytes - slope * (last.step - r.step)) for r in span)
+    above = line[int(0.95 * (len(line) - 1))]
+    return Rise(
+        first,
+        last,
+        gained,
+        slope,
+        max(0.0, min(low, slope, halves[1])),
+        max(high, slope, halves[1]),
+        (last.seconds - first.seconds) / passed,
+        max(0, int(above)),
+        halves[0] < LATE * slope,
+    )
+
+
+def _lows(span: Sequence[Reading]) -> list[Reading]:
+    """The least reading of each window; windows without readings are left out."""
+    begin, width = span[0].step, (span[-1].step - span[0].step) / WINDOWS
+    lows: dict[int, Reading] = {}
+    for reading in span:
+        window = min(WINDOWS - 1, int((reading.step - begin) / width))
+        known = lows.get(window)
+        if known is None or reading.bytes < known.bytes:
+            lows[window] = reading
+    return [lows[window] for window in sorted(lows)]
+
+
+def _floor(lows: Sequence[Reading]) -> list[int]:
+    """What no later window's least falls below."""
+    falling = itertools.accumulate((low.bytes for low in reversed(lows)), min)
+    return list(falling)[::-1]
+
+
+def _is_smooth(span: Sequence[Reading], gained: int) -> bool:
+    """Whether the readings have no teeth to speak of, so that all of them tell the slope."""
+    peak = span[0].bytes
+    deepest = 0
+    for reading in span:
+        peak = max(peak, reading.bytes)
+        deepest = max(deepest, peak - reading.bytes)
+    return deepest <= 0.1 * gained
+
+
+def _slope(readings: Sequence[Reading]) -> tuple[float, float, float]:
+    """(slope, low, high) in bytes a step: the median of all pairs' slopes (Theil and Sen).
+
+    The range is Sen's: the pairs' slopes around the median that Kendall's statistic allows at 95 %.
+    """
+    every = max(1, len(readings) // MOST_PAIRED)
+    some = readings[::-1][::every][::-1]
+    pairs = itertools.combinations(some, 2)
+    slopes = sorted((b.bytes - a.bytes) / (b.step - a.step) for a, b in pairs if b.step > a.step)
+    if not slopes:
+        return 0.0, 0.0, 0.0
+    count = len(some)
+    reach = 1.96 * (count * (count - 1) * (2 * count + 5) / 18) ** 0.5
+    middle = len(slopes) / 2
+    low = slopes[max(0, int(middle - reach / 2))]
+    high = slopes[min(len(slopes) - 1, int(middle + reach / 2))]
+    return statistics.median(slopes), low, high

@@ -1,0 +1,43 @@
+"""Whether a device's allocator holds much that it cannot hand out again; pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Share of the limit from which reserved memory that was never allocated at once is worth a word.
+SHARE = 0.1
+
+# Times that the cache was given back in a loop that has warmed up, from which it is no accident.
+RETRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A device's allocator when a step ended.
+
+    Attributes:
+        reserved: bytes taken from the driver.
+        peak: most bytes that tensors ever took at once. What is free when a step ends is no
+            measure: the next step takes it again.
+        retries: times the cache was given back since the loop was warm.
+        limit: bytes there are; 0 when unknown.
+    """
+
+    reserved: int
+    peak: int
+    retries: int
+    limit: int
+
+
+def fragmented(cache: Cache) -> str | None:
+    """Why the allocator is in trouble, in words; None when it is not."""
+    unused = max(0, cache.reserved - cache.peak)
+    waste = f"{unused / 2**20:,.0f} MiB of {cache.reserved / 2**20:,.0f} MiB reserved"
+    if cache.retries >= RETRIES:
+        return (
+            f"the allocator gave back its whole cache {cache.retries} times because nothing in it "
+            f"fitted; {waste} were never in use at once"
+        )
+    if cache.limit and unused >= SHARE * cache.limit and 2 * cache.reserved >= cache.limit:
+        return f"{waste} were never in use at once, and half of the device is reserved"
+    return None

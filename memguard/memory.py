@@ -1,0 +1,245 @@
+"""Levels of memory: of the process, its children and its devices; read now and then, and judged.
+
+Everything here waits for a look that is due anyway, and then for the time at which reading is worth
+it: a reading of the process takes some 15 microseconds, one of a child as much.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from memguard.cases import Cases
+from memguard.clock import discovery
+from memguard.clock.sources import Sources
+from memguard.figures import Figures
+from memguard.judge.levels import FEWEST, Level, Reading, Rise, goes_on, rise
+from memguard.judge.reserved import Cache, fragmented
+from memguard.judge.verdict import least_worth
+from memguard.memory_cases import MemoryCases, Probe
+from memguard.pace import CLOSE_STEPS
+from memguard.sensors.allocator import Allocation, allocations
+from memguard.sensors.census import Census
+from memguard.sensors.devices import used_backends
+from memguard.sensors.governor import FREE_STEPS
+from memguard.sensors.host import Host
+from memguard.sensors.workers import Children
+from memguard.settings import Settings
+
+# Seconds between readings: at the least, at the most, and as a share of the time watched.
+LEAST_GAP, MOST_GAP, GAP_SHARE = 0.001, 5.0, 1 / 256
+
+# Share of the overhead that reading levels may have.
+PART = 0.1
+
+# The same share of the time in the first steps (up to `pace.CLOSE_STEPS`), where bugs show.
+CLOSE_SHARE = 0.02
+
+# Seconds between questions to the system for children that `multiprocessing` has not started.
+CHILDREN_EVERY = 10.0
+
+# Seconds for which limits are taken to be as they were.
+LIMITS_EVERY = 10.0
+
+# A rise is looked for again when it has lasted so much longer.
+AGAIN = 1 / 32
+
+# One that is being looked into is given up after so many times the steps it had lasted before.
+PATIENCE = 4
+
+
+@dataclass(slots=True)
+class Watch:
+    """One level under watch.
+
+    Attributes:
+        kind: `host`, `worker`, or `tensor` for a device.
+        device: as torch writes it; `cpu` for the host.
+        level: what was read.
+        judge_at: step before which no rise is looked for.
+        hold_at: bytes below which nothing is said, as it was said before or was nothing.
+        probe: the first look into a rise, while a second is awaited.
+    """
+
+    kind: str
+    device: str
+    level: Level
+    judge_at: int = 0
+    hold_at: int = 0
+    probe: Probe | None = None
+
+    def restart(self) -> None:
+        """Forget all that was read."""
+        self.level = Level()
+        self.probe = None
+        self.judge_at = 0
+
+
+class Memory:
+    """Reads and judges the levels of one loop.
+
+    Args:
+        clock: source of seconds; tests pass their own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: Sources,
+        census: Census,
+        figures: Figures,
+        cases: Cases,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._share = settings.overhead * PART
+        self._sources = sources
+        self._figures = figures
+        self._cases = cases
+        self._clock = clock
+        self._looking = MemoryCases(census, figures, cases)
+        self._begun = self._due = clock()
+        self._reads = Host()
+        self._children = Children()
+        self._children_due = self._begun + CHILDREN_EVERY
+        self._host = Watch("host", "cpu", Level())
+        self._workers = Watch("worker", "cpu", Level())
+        # The children whose memory is added up, and since when others have been seen.
+        self._crew: frozenset[int] = frozenset()
+        self._others: dict[int, int] = {}
+        self._devices: dict[str, Watch] = {}
+        self._retries: dict[str, int] = {}
+        self._peaks: dict[str, int] = {}
+        self._fragmented: set[str] = set()
+        self._least: dict[str, tuple[float, int]] = {}
+        self._paused_at = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a rise is being looked into."""
+        return any(watch.probe is not None for watch in self._watches())
+
+    def look(self, now: int) -> None:
+        """Read the levels at the end of step `now` if it is time, and judge them."""
+        begun = self._clock()
+        if begun < self._due and now > FREE_STEPS:
+            return
+        phase = self._phase()
+        self._host.level.add(Reading(now, begun, self._reads.private(), phase))
+        self._read_children(now, begun, phase)
+        for allocation in allocations(used_backends()):
+            self._read_device(allocation, now, begun, phase)
+        taken = self._clock() - begun
+        gap = max(LEAST_GAP, min(MOST_GAP, (begun - self._begun) * GAP_SHARE))
+        if now > FREE_STEPS:
+            share = self._share if now > CLOSE_STEPS else max(self._share, CLOSE_SHARE)
+            gap = max(gap, taken / share if share > 0 else MOST_GAP)
+        self._due = begun + gap
+        for watch in self._watches():
+            self._judge(watch, now)
+
+    def pause(self) -> None:
+        """What is taken from now on until `resume` does not count."""
+        self._paused_at = self._reads.private()
+
+    def resume(self) -> None:
+        """End the pause."""
+        self._host.level.shift(self._reads.private() - self._paused_at)
+
+    def _watches(self) -> list[Watch]:
+        return [self._host, self._workers, *self._devices.values()]
+
+    def _phase(self) -> str:
+        roots = self._sources.roots()
+        return "training" if any(map(discovery.is_training, roots)) else "evaluation"
+
+    # --- reading ---
+
+    def _read_children(self, now: int, seconds: float, phase: str) -> None:
+        if seconds >= self._children_due:
+            self._children_due = seconds + CHILDREN_EVERY
+            self._children.find_all()
+            self._children_due += 1000 * (self._clock() - seconds)
+        sizes = self._children.private()
+        self._sign_on(sizes, now)
+        if self._crew:
+            total = sum(sizes[pid] for pid in self._crew)
+            self._workers.level.add(Reading(now, seconds, total, phase))
+
+    def _sign_on(self, sizes: dict[int, int], now: int) -> None:
+        """Decide whose memory is added up: those that stay, so that one that comes is no growth."""
+        living = frozenset(sizes)
+        if not living and not self._crew:
+            return
+        self._others = {pid: self._others.get(pid, now) for pid in living - self._crew}
+        is_new = len(self._workers.level.readings) < FEWEST
+        stays = any(now - since > 2 * FEWEST for since in self._others.values())
+        if not self._crew <= living or (self._others and (is_new or stays)):
+            self._crew, self._others = living, {}
+            self._workers.restart()
+
+    def _read_device(self, told: Allocation, now: int, seconds: float, phase: str) -> None:
+        watch = self._devices.get(told.device)
+        if watch is None:
+            watch = self._devices[told.device] = Watch("tensor", told.device, Level())
+        watch.level.add(Reading(now, seconds, told.allocated, phase))
+        # Whoever resets the peak must not make what was in use look unused.
+        peak = self._peaks[told.device] = max(told.peak, self._peaks.get(told.device, 0))
+        if now <= FREE_STEPS:
+            self._retries[told.device] = told.retries
+        retries = told.retries - self._retries.setdefault(told.device, told.retries)
+        reason = fragmented(Cache(told.reserved, peak, retries, told.limit))
+        if reason is not None and told.device not in self._fragmented:
+            self._fragmented.add(told.device)
+            self._looking.tell_reserved(told, peak, reason, now)
+
+    # --- judging ---
+
+    def _judge(self, watch: Watch, now: int) -> None:
+        readings = watch.level.readings
+        if len(readings) < FEWEST or now < watch.judge_at:
+            return
+        if watch.probe is None and readings[-1].bytes < watch.hold_at:
+            return
+        found = rise(readings, self._worth(watch.device))
+        watch.judge_at = now + max(1, int((now - readings[0].step) * AGAIN)) if found else now
+        if found is None:
+            # Teeth hide a rise at times: a look into it is not given up at once.
+            if watch.probe is not None and now - watch.probe.step > PATIENCE * FEWEST:
+                watch.probe = None
+        elif not self._cases.in_doubt:
+            begun = self._clock()
+            self._look_into(watch, found, now)
+            self._cases.explaining += self._clock() - begun
+
+    def _look_into(self, watch: Watch, found: Rise, now: int) -> None:
+        """A first look into a rise, or, when it has gone on since, a second."""
+        probe, level = watch.probe, watch.level
+        if probe is None:
+            if watch.kind != "worker" and self._looking.is_told(watch.device, found.per_step):
+                watch.hold_at = found.last.bytes + found.gained // 4
+                return
+            watch.probe, given_back = self._looking.probe(watch.kind, watch.device, found, now)
+            level.shift(-given_back)
+            watch.judge_at = 0
+            return
+        watch.judge_at = 0
+        since = replace(found.first, step=probe.step, bytes=probe.bytes)
+        if not goes_on(since, found, self._worth(watch.device)):
+            if now - probe.step > PATIENCE * max(FEWEST, found.steps):
+                watch.probe = None
+                watch.hold_at = found.last.bytes + self._worth(watch.device)
+            return
+        watch.probe = None
+        until = self._looking.conclude(watch.kind, watch.device, probe, found, now, self._crew)
+        watch.hold_at = until
+        level.shift(self._reads.private() - found.last.bytes if watch.kind == "host" else 0)
+
+    def _worth(self, device: str) -> int:
+        """Bytes from which growth of a device is worth a word."""
+        seconds = self._clock()
+        at, least = self._least.get(device, (0.0, 0))
+        if not least or seconds > at + LIMITS_EVERY:
+            least = least_worth(self._figures.max_growth(device), self._figures.limit(device))
+            self._least[device] = seconds, least
+        return least

@@ -1,0 +1,332 @@
+"""Levels of memory under watch: what is told of them, and what is not; with a clock of our own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from series import HEALTHY, MIB, Curve
+
+from memguard import memory, memory_cases
+from memguard.explain import containers, lengthening
+from memguard.judge.reserved import RETRIES
+from memguard.memory import LEAST_GAP, MOST_GAP, Memory
+from memguard.records import Finding
+from memguard.sensors.allocator import Allocation
+from memguard.settings import Settings
+
+LIMIT = 4096 * MIB
+WORTH = 32 * MIB  # with a `max_growth` of four times that
+STEP = 0.05
+
+
+# A heap in which nothing grows, for tests of other things: looking into a real one takes a while.
+NOTHING = SimpleNamespace(
+    snapshot=containers.Snapshot,
+    grown_since=lambda before: [],
+    more_than=lambda before, gained: [],
+    storages=lambda device: lengthening.Storages(0, 0),
+)
+
+
+class FakeCases:
+    """What the conductor knows of survivors, and what it is told."""
+
+    def __init__(self) -> None:
+        self.found: list[Finding] = []
+        self.explaining = 0.0
+        self.in_doubt = False
+        self.told = 0.0
+        self.on_collect: Callable[[], bool] = lambda: True
+
+    def add(self, finding: Finding) -> None:
+        self.found.append(finding)
+
+    def told_per_step(self, device: str, but: set[str]) -> float:
+        return self.told
+
+    def collect(self) -> bool:
+        return self.on_collect()
+
+
+class Loop:
+    """A loop of which only the levels are real to `Memory`: all are curves.
+
+    Attributes:
+        now: the step that ended last.
+        reads: how often the process was read.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, curve: Curve = lambda step: 500) -> None:
+        self.curve = curve
+        self.children: Callable[[int], dict[int, int]] = lambda step: {}
+        self.devices: Callable[[int], list[Allocation]] = lambda step: []
+        self.now, self.reads, self.seconds = 0, 0, 0.0
+        self.training = True
+        self.cases = FakeCases()
+        host = SimpleNamespace(private=self._private)
+        children = SimpleNamespace(private=self._children, find_all=lambda: None)
+        for module in (memory, memory_cases):
+            monkeypatch.setattr(module, "Host", lambda: host)
+        monkeypatch.setattr(memory_cases, "trim", lambda: True)
+        monkeypatch.setattr(memory, "Children", lambda: children)
+        monkeypatch.setattr(memory, "used_backends", list)
+        monkeypatch.setattr(memory, "allocations", lambda backends: self.devices(self.now))
+        figures = SimpleNamespace(
+            limit=lambda device: LIMIT, max_growth=lambda device: 4 * WORTH, used=self._used
+        )
+        self.census = SimpleNamespace(collected_at=-1)
+        module = SimpleNamespace(training=True)
+        sources = SimpleNamespace(roots=lambda: [module])
+        monkeypatch.setattr(memory.discovery, "is_training", lambda root: self.training)
+        monkeypatch.setattr(memory_cases, "containers", NOTHING)
+        monkeypatch.setattr(memory_cases, "lengthening", NOTHING)
+        parts: list[Any] = [Settings(), sources, self.census, figures, self.cases]
+        self.memory = Memory(*parts, clock=lambda: self.seconds)
+
+    def _private(self) -> int:
+        self.reads += 1
+        return int(self.curve(self.now) * MIB)
+
+    def _used(self, device: str) -> int:
+        return int(self.curve(self.now) * MIB)
+
+    def _children(self) -> dict[int, int]:
+        return {pid: size * MIB for pid, size in self.children(self.now).items()}
+
+    def run(self, steps: int, every: int = 4) -> list[Finding]:
+        """So many steps more, of which some are looked at; all findings until then."""
+        for _ in range(steps):
+            self.now += 1
+            self.seconds += STEP
+            if self.now <= 16 or self.now % every == 0:
+                self.memory.look(self.now)
+        return self.cases.found
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(monkeypatch)
+
+
+@pytest.fixture
+def heap(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heap that is looked into is the real one."""
+    monkeypatch.setattr(memory_cases, "containers", containers)
+    monkeypatch.setattr(memory_cases, "lengthening", lengthening)
+
+
+def line(per_step: float) -> Curve:
+    return lambda step: 500 + per_step * step
+
+
+def test_growth_outside_python_is_a_warning_that_says_so(loop: Loop) -> None:
+    """Nothing in Python has grown: the process is told, with its forecast and no holder."""
+    loop.curve = line(1.0)
+    found = loop.run(80)[0]
+    assert (found.kind, found.severity, found.holders) == ("host", "warning", ())
+    assert found.growth.per_step.bytes == pytest.approx(MIB, rel=0.1)
+    assert "outside Python" in found.unnamed
+    assert "native" in found.advice
+    assert found.forecast is not None
+    left = (LIMIT / MIB - loop.curve(found.step)) / 1.0
+    assert found.forecast.steps == pytest.approx(left, rel=0.1)
+    assert found.forecast.seconds == pytest.approx(left * STEP, rel=0.1)
+
+
+def test_past_max_growth_it_is_a_leak(loop: Loop) -> None:
+    """What was a warning becomes a leak when enough has gathered, and not before."""
+    loop.curve = line(1.0)
+    found = loop.run(400)
+    grown = {finding.step: finding.growth.total.bytes for finding in found}
+    assert (found[0].severity, found[-1].severity) == ("warning", "leak")
+    first = next(f for f in found if f.severity == "leak")
+    assert 4 * WORTH <= grown[first.step] <= 1.5 * 4 * WORTH
+
+
+def test_near_the_limit_it_is_a_leak(loop: Loop) -> None:
+    """Growth that fills the memory within a few steps is a leak whatever its size."""
+    loop.curve = lambda step: 4096 - 70 + 1.5 * step
+    assert loop.run(44)[-1].severity == "leak"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_levels_are_silent(loop: Loop, name: str) -> None:
+    """No healthy curve of the process is told."""
+    loop.curve = HEALTHY[name]
+    assert loop.run(1500) == []
+
+
+def test_a_list_that_grows_with_the_process_is_named(loop: Loop, heap: None) -> None:
+    """The container that explains the growth is the holder, with the statement that feeds it."""
+    trail: list[bytes] = []
+
+    def curve(step: int) -> float:
+        return 500 + 1.0 * step
+
+    loop.curve = curve
+    for step in range(80):
+        trail.append(bytes([step % 256]) * MIB)  # grows
+        loop.run(1)
+    [holder] = loop.cases.found[0].holders
+    assert (holder.name, holder.type) == ("trail", "list")
+    assert "trail.append" in str(holder.code)
+    assert "entries of type bytes" in loop.cases.found[0].reason
+
+
+def test_what_survivors_explain_is_not_told_again(loop: Loop) -> None:
+    """Growth that a finding about graphs or tensors accounts for is that finding's."""
+    loop.curve = line(1.0)
+    loop.cases.told = 0.8 * MIB
+    assert loop.run(200) == []
+
+
+def test_nothing_is_said_while_graphs_are_in_doubt(loop: Loop) -> None:
+    """Whoever counts survivors goes first."""
+    loop.curve = line(1.0)
+    loop.cases.in_doubt = True
+    assert loop.run(200) == []
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_what_a_collection_frees(loop: Loop, automatic: bool) -> None:
+    """With the collector at work it is nothing; with it off it is told with the way out."""
+    freed = [0.0]
+    loop.curve = lambda step: 500 + 1.0 * step - freed[0]
+
+    def collect() -> bool:
+        freed[0] = 1.0 * loop.now
+        return True
+
+    loop.cases.on_collect = collect
+    was = gc.isenabled()
+    (gc.enable if automatic else gc.disable)()
+    try:
+        found = loop.run(60)
+    finally:
+        (gc.enable if was else gc.disable)()
+    assert bool(found) is not automatic
+    assert automatic or "gc.collect()" in found[0].advice
+
+
+def test_growth_waits_for_the_collector_while_there_is_room(loop: Loop) -> None:
+    """When the guard's one collection is spent the collector's own decides, or `max_growth`."""
+    loop.curve = line(1.0)
+    loop.cases.on_collect = lambda: False
+    assert loop.run(100) == []
+    assert loop.run(100)[0].severity == "leak"
+
+
+def test_growth_that_a_collection_did_not_free_is_told(loop: Loop) -> None:
+    """The collector has been since it began, so it is no cycles."""
+    loop.curve = line(1.0)
+    loop.cases.on_collect = lambda: False
+    loop.census.collected_at = 30
+    assert loop.run(100)[0].severity == "warning"
+
+
+def test_what_is_taken_in_a_pause_does_not_count(loop: Loop) -> None:
+    """The level goes on from where it was, however much a pause has added."""
+    paused: list[int] = []
+    loop.curve = lambda step: 500 + 40 * len(paused)
+    for _ in range(40):
+        loop.run(4)
+        loop.memory.pause()
+        paused.append(loop.now)
+        loop.memory.resume()
+    assert loop.cases.found == []
+
+
+def test_readings_are_rare(loop: Loop) -> None:
+    """In an hour of fast steps the process is read some hundred times, never every step."""
+    monotone = 0.0
+    for step in range(72_000):
+        monotone += STEP
+        loop.now, loop.seconds = step, monotone
+        loop.memory.look(step)
+    assert loop.reads < 3600 / MOST_GAP + 2_000
+    assert LEAST_GAP < MOST_GAP
+
+
+# --- children ---
+
+
+def test_children_that_grow_are_told(loop: Loop) -> None:
+    """Workers are judged together, by what they grow in all."""
+    loop.children = lambda step: {7: int(300 + step), 8: int(300 + step)}
+    found = loop.run(60)[0]
+    assert (found.kind, found.severity) == ("worker", "warning")
+    assert found.growth.per_step.bytes == pytest.approx(2 * MIB, rel=0.1)
+    assert found.summary.startswith("2 child processes grow by")
+    assert "num_workers" in found.advice
+
+
+@pytest.mark.parametrize(
+    "children",
+    [
+        pytest.param(lambda step: {step // 40: 300 + step % 40}, id="new workers each epoch"),
+        pytest.param(lambda step: dict.fromkeys(range(1 + step // 30), 300), id="more workers"),
+        pytest.param(lambda step: {1: 300, 100 + step: 50 + step % 7}, id="short commands"),
+        pytest.param(lambda step: {1: 300 + min(step, 10) * 3}, id="a prefetch that fills"),
+        pytest.param(lambda step: {1: 300} if step < 90 else {}, id="workers that end"),
+    ],
+)
+def test_healthy_children_are_silent(loop: Loop, children: Callable[[int], dict[int, int]]) -> None:
+    """Children that come and go are no growth of those that stay."""
+    loop.children = children
+    assert loop.run(400) == []
+
+
+# --- devices ---
+
+
+def allocation(**more: int) -> Allocation:
+    return Allocation("cuda:0", 1 << 30, 2 << 30, peak=1 << 30, limit=8 << 30, **more)
+
+
+def test_a_cache_that_keeps_being_given_back_is_told_once(loop: Loop) -> None:
+    """Retries after the warm-up are a warning about fragmentation, told once a device."""
+    loop.devices = lambda step: [allocation(retries=5 + max(0, step - 20) // 10)]
+    found = loop.run(100)
+    assert [(f.kind, f.severity) for f in found] == [("reserved", "warning")]
+    assert found[0].step >= 20 + 10 * RETRIES
+    assert "expandable_segments" in found[0].advice
+    assert "cuda:0" in found[0].summary
+
+
+def test_retries_of_the_warm_up_do_not_count(loop: Loop) -> None:
+    """While the cache takes its shape it may be given back."""
+    loop.devices = lambda step: [allocation(retries=min(step, 10))]
+    assert loop.run(100) == []
+
+
+def test_a_peak_that_somebody_resets_makes_no_fragmentation(loop: Loop) -> None:
+    """Other monitors reset peaks; what was in use before was in use."""
+    full = Allocation("cuda:0", 1 << 30, 7 << 30, peak=7 << 30, limit=8 << 30)
+    reset = Allocation("cuda:0", 1 << 30, 7 << 30, peak=1 << 30, limit=8 << 30)
+    loop.devices = lambda step: [full if step < 10 else reset]
+    assert loop.run(100) == []
+
+
+def test_a_tensor_that_gets_longer_is_named(
+    loop: Loop, heap: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One tensor, never two: its storage is what has grown, and its variable is told."""
+    monkeypatch.setattr(memory_cases, "_named", lambda device: device)
+    cache = torch.zeros(1, 1 << 18)
+    loop.devices = lambda step: [
+        Allocation("cpu", cache.untyped_storage().nbytes(), 1 << 40, limit=1 << 50, peak=1 << 40)
+    ]
+    for _ in range(60):
+        cache = torch.cat([cache, torch.ones(1, 1 << 18)])  # grows
+        loop.run(1)
+    found = loop.cases.found[0]
+    assert (found.kind, found.summary) == ("tensor", "one tensor gets longer, by 1 MiB each step")
+    assert found.holders[0].name == "cache"
+    assert "torch.cat" in str(found.holders[0].code)
+    assert found.forecast is not None
+    assert found.forecast.device == "cpu"
