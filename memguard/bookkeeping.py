@@ -11,13 +11,14 @@ from memguard.figures import Figures
 from memguard.judge.accounts import HostFigures, draw_up
 from memguard.ledgers import Ledger
 from memguard.parts import Parts
-from memguard.sensors import process
-from memguard.sensors.devices import used_backends
+from memguard.sensors.allocator import allocations
+from memguard.sensors.devices import Backend, used_backends
 from memguard.sensors.holdings import Holdings
+from memguard.sensors.host import Host
 from memguard.sensors.others import claim_others, living_tensors
-from memguard.sensors.peaks import peak_and_retries
 from memguard.sensors.saved import Graphs, claim_saved, parts_of
 from memguard.sensors.states import claim_states
+from memguard.sensors.workers import exact_sizes
 
 # Of the other tensors, the largest whose holders are named.
 MOST_NAMES = 3
@@ -58,7 +59,7 @@ def take(
     counting = _Counting(Holdings(bool(backends)), parts, is_past)
     with _torch.without_overrides():
         counting.count(modules, optimizers, names)
-    told = parts.do("ledger: allocators", _allocators, backends) or []
+    told = parts.do("ledger: allocators", device_figures, backends) or []
     host = parts.do("ledger: host", _host, figures) or HostFigures()
     graphs = counting.graphs
     nodes = {"current graph": graphs.nodes, "past steps": graphs.retained}
@@ -116,10 +117,21 @@ class _Counting:
         largest.clear()
 
 
-def _allocators(backends: Iterable[Any]) -> list[dict[str, Any]]:
-    figures = [figure for backend in backends for figure in backend.figures()]
-    return [{**figure, **peak_and_retries(figure["name"])} for figure in figures]
+def device_figures(backends: Sequence[Backend]) -> list[dict[str, Any]]:
+    """What each device's allocator says, as the judge adds it up."""
+    return [
+        {
+            "name": one.device,
+            "allocated": one.allocated,
+            "reserved": one.reserved,
+            "total": one.limit,
+            # Only CUDA's allocator tells; what is in use now is no news.
+            "peak": one.peak if one.peak > one.allocated else None,
+            "retries": one.retries,
+        }
+        for one in allocations(backends)
+    ]
 
 
 def _host(figures: Figures) -> HostFigures:
-    return HostFigures(process.private_memory(), process.children(), figures.limit())
+    return HostFigures(Host().private(), exact_sizes(), figures.limit())

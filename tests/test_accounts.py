@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sample_reports
 
+from memguard.bookkeeping import device_figures
 from memguard.judge.accounts import HostFigures, draw_up
 from memguard.judge.levers import advise
 from memguard.judge.sharding import shard
@@ -15,7 +16,6 @@ from memguard.ledgers import Account, Holding, Ledger, Row, RowName
 from memguard.report import ledger as telling
 from memguard.report import page, text
 from memguard.sensors import devices
-from memguard.sensors.peaks import peak_and_retries
 
 MIB = 2**20
 
@@ -76,7 +76,7 @@ def test_a_devices_rows_add_up_to_what_its_allocator_reserved(
 ) -> None:
     """What no tensor explains and what is not given out are rows of their own."""
     monkeypatch.setattr(devices.torch, device.partition(":")[0], fake())
-    figures = [{**one, **peak_and_retries(one["name"])} for one in backend().figures()]
+    figures = device_figures([backend()])
     held = [holding("parameters", 100, device), holding("activations", 590, device)]
 
     account = draw_up(held, {}, figures, HostFigures())[0]

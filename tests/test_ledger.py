@@ -459,7 +459,7 @@ def test_a_part_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> list[Any]:
         raise RuntimeError("told so")
 
-    monkeypatch.setattr("memguard.sensors.process.children", fail)
+    monkeypatch.setattr("memguard.bookkeeping.exact_sizes", fail)
     model = Mlp()
 
     found = memguard.ledger(model)
