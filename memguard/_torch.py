@@ -83,11 +83,21 @@ def is_node(value: object) -> bool:
     return any("next_functions" in _class_dict(cls) for cls in _mro(type(value)))
 
 
+def _stand_in() -> type | None:
+    module = sys.modules.get("torch._subclasses.fake_tensor")  # seen in 2.4 to 2.13
+    return getattr(module, "FakeTensor", None)
+
+
 def is_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no data and stands for one that torch.compile met while tracing."""
-    module = sys.modules.get("torch._subclasses.fake_tensor")  # seen in 2.4 to 2.13
-    fake = getattr(module, "FakeTensor", None)
+    fake = _stand_in()
     return fake is not None and _inherits(type(tensor), fake)
+
+
+def stand_in_classes() -> frozenset[int]:
+    """Classes of such tensors, by identity."""
+    fake = _stand_in()
+    return family(fake) if fake is not None else frozenset()
 
 
 def node_classes() -> frozenset[int]:

@@ -584,3 +584,18 @@ def test_it(model):
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["* judged, none leaked"])
+
+
+def test_what_torch_compile_traces_with_is_no_leftover(run: Run) -> None:
+    """Its stand-ins for tensors have no data, and torch keeps them as it likes."""
+    source = """
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+def test_it():
+    with FakeTensorMode():
+        KEPT.append(torch.ones(3))
+"""
+    result = run(BEGIN + source, "--memguard", "-v")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["* judged, none leaked"])

@@ -173,6 +173,8 @@ class Births:
             self._metaclasses = family(type)
             self._node_classes = door.node_classes()
             kinds = family(door.Tensor, door.Module, door.Optimizer, _EndOfLook)
+            # What torch.compile traces with has no data, and its caches are torch's own.
+            kinds -= door.stand_in_classes()
             self._classes = kinds | self._metaclasses | self._node_classes
 
     def _look(self) -> None:
