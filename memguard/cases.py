@@ -29,9 +29,6 @@ from memguard.triage import Triage
 # Kinds of findings about what survives.
 _SURVIVING = ("graph", "tensor", "cycle")
 
-# Nodes that one explanation may touch (explain.graph.MAX_NODES, and one step's once more).
-EXPLAINED_NODES = 2000
-
 
 class Cases:
     """The suspicions of one loop, and what came of looking into them.
@@ -155,7 +152,7 @@ class Cases:
         case = Case(kind, now, opinion.births, opinion.reason, evaluation, awaiting, created)
         outcome = self._parts.do(f"{kind} explanation", self._investigator.investigate, case)
         if kind == "graph":
-            self._canaries.looked(now - 1, EXPLAINED_NODES)
+            self._canaries.looked(now - 1, self._investigator.looked)
         if outcome is None:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)

@@ -16,7 +16,7 @@ from memguard import _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
-from memguard.explain.graph import attached_tensors, live_tensors
+from memguard.explain.graph import MAX_NODES, attached_tensors, live_tensors
 from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
@@ -29,6 +29,9 @@ from memguard.units import plural
 
 # Survivors without root that are told although no collection may tell whether it would free them.
 UNTOLD = 64
+
+# Nodes that one explanation may touch: the walk to past steps, and those that weigh three steps.
+MOST_LOOKED = 4 * MAX_NODES
 
 # Survivors whose bytes are added up; more are extrapolated from these.
 MEASURED_BIRTHS = 64
@@ -71,6 +74,7 @@ class Investigator:
     """Turns confirmed suspicions into findings.
 
     Attributes:
+        looked: nodes of graphs that the last investigation touched.
         collected: whether a collection was made to tell cycles from what C++ holds; there is at
             most one in a guard's life.
     """
@@ -90,6 +94,7 @@ class Investigator:
         self._step_of = step_of
         self._own_tensors = own_tensors
         self._window = window
+        self.looked = 0
         self.collected = False
         self._entries = Entries()
         # Cycles that the collection freed: bytes a step, by holder.
@@ -97,6 +102,7 @@ class Investigator:
 
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
+        self.looked = MOST_LOOKED  # as long as nothing is known of it
         survivors, device, each = self._measure(case)
         if survivors:
             each_birth = sum(map(len, survivors.values())) / len(survivors)
@@ -120,6 +126,7 @@ class Investigator:
                 survivors,
             )
         )
+        self.looked = explanation.looked
         size = explanation.weight.saved_bytes if case.kind == "graph" else each
         if case.kind == "graph":
             device = self._device_of_graphs()

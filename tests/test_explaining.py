@@ -289,7 +289,7 @@ def test_a_way_into_the_past_is_found_beside_a_wide_present(first: bool) -> None
         wide = wide + 1
     carrier = wide + branch if first else branch + wide
 
-    found = graph.carriers([carrier], lambda number: 0 if number <= began else 1, newest_old=0)
+    found = graph.carriers([carrier], lambda node: int(node._sequence_nr() > began), newest_old=0)
 
     assert [tensor is carrier for tensor in found.young] == [True]
 

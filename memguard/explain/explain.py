@@ -59,6 +59,7 @@ class Explanation:
         growing: False when the survivors all hang on objects of the past that nothing adds to.
         stack: the user's frames when the step ended, innermost first.
         failed: whether explaining failed, so that nothing is known.
+        looked: nodes of graphs that were touched.
     """
 
     located: tuple[Located, ...] = ()
@@ -70,6 +71,7 @@ class Explanation:
     growing: bool = True
     stack: tuple[Spot, ...] = ()
     failed: bool = False
+    looked: int = 0
 
 
 def explain(question: Question) -> Explanation:
@@ -112,7 +114,7 @@ def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Exp
         result = _from_nodes(question, frames, stack) or result
     carriers.old.clear()
     carriers.young.clear()
-    return result
+    return replace(result, looked=carriers.looked + result.weight.looked)
 
 
 def _from_nodes(question: Question, frames: Frames, stack: list[Spot]) -> Explanation | None:
@@ -124,7 +126,7 @@ def _from_nodes(question: Question, frames: Frames, stack: list[Spot]) -> Explan
     steps = sorted(kept)[-2:]
     roots = [(step, kept[step]) for step in steps]
     weights = graph.weigh_each(roots, question.step_of, question.own_storages)
-    weight = max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
+    weight = _heaviest(weights)
     found = _from_survivors(question, kept, frames, stack, weight)
     roots.clear()
     kept.clear()
@@ -141,7 +143,12 @@ def _weigh(question: Question, carriers: graph.Carriers) -> graph.Weight:
         step = question.now - question.window - 1
         roots = [(step, nodes), (step - 1, nodes)]
     weights = graph.weigh_each(roots, question.step_of, question.own_storages)
-    return max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
+    return _heaviest(weights)
+
+
+def _heaviest(weights: Sequence[graph.Weight]) -> graph.Weight:
+    heaviest = max(weights, key=lambda weight: (weight.saved_bytes, weight.nodes))
+    return replace(heaviest, looked=sum(weight.looked for weight in weights))
 
 
 def _explain_tensors(question: Question, frames: Frames, stack: list[Spot]) -> Explanation:

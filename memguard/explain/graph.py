@@ -37,11 +37,13 @@ class Carriers:
         old: tensors whose own node was made in a past step, by that step.
         young: tensors of the present whose graph reaches into past steps.
         crossings: names of the past nodes at which those graphs enter past steps.
+        looked: nodes that were touched.
     """
 
     old: dict[int, list[Any]] = field(default_factory=dict)
     young: list[Any] = field(default_factory=list)
     crossings: set[str] = field(default_factory=set)
+    looked: int = 0
 
 
 def carriers(
@@ -61,12 +63,14 @@ def carriers(
         node = _node_of(tensor)
         if node is None:
             continue
+        found.looked += 1
         step = step_of(node)
         if step is not None and step <= newest_old:
             found.old.setdefault(step, []).append(tensor)
         elif _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):
             found.young.append(tensor)
     reaches.clear()
+    found.looked += MAX_NODES - budget[0]
     return found
 
 
@@ -146,11 +150,13 @@ class Weight:
         nodes: autograd nodes.
         saved_bytes: activations still saved for a backward, each storage once, parameters left out.
         complete: False when the walk was cut.
+        looked: nodes that were touched on the way.
     """
 
     nodes: int = 0
     saved_bytes: int = 0
     complete: bool = True
+    looked: int = 0
 
 
 def weigh_each(
@@ -163,10 +169,15 @@ def weigh_each(
     Batches cut from one data set save one and the same storage, which no step adds.
     """
     saved = [_saved(nodes, step_of, step, ignored_storages) for step, nodes in roots]
-    times = Counter(key for _, storages, _ in saved for key in storages)
+    times = Counter(key for _, storages, _, _ in saved for key in storages)
     return [
-        Weight(nodes, sum(size for key, size in storages.items() if times[key] == 1), complete)
-        for nodes, storages, complete in saved
+        Weight(
+            nodes,
+            sum(size for key, size in storages.items() if times[key] == 1),
+            complete,
+            looked,
+        )
+        for nodes, storages, complete, looked in saved
     ]
 
 
@@ -176,8 +187,8 @@ def _saved(
     step: int,
     ignored_storages: Iterable[int],
     budget: int = MAX_NODES,
-) -> tuple[int, dict[int, int], bool]:
-    """(nodes made in `step` behind `roots`, bytes they still save by storage, whether all)."""
+) -> tuple[int, dict[int, int], bool, int]:
+    """(nodes of `step` behind `roots`, bytes saved by storage, whether all, nodes looked at)."""
     pending = [node for node in roots if node is not None]
     seen = set(pending)
     storages: dict[int, int] = {}
@@ -196,7 +207,7 @@ def _saved(
             if following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return nodes, storages, not pending
+    return nodes, storages, not pending, looked
 
 
 def _weigh_saved(node: Any, storages: dict[int, int], ignored: set[int]) -> None:
