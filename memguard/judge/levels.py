@@ -23,6 +23,13 @@ FEWEST = 12
 # Windows that a span is cut into. The least reading of each stands for it.
 WINDOWS = 12
 
+# Growth must be so many times what the level has fallen by meanwhile: else it may be a tooth on a
+# jump.
+OUTGROWS = 2
+
+# With falls below this share of the growth all readings tell the slope, else only the floor does.
+SMOOTH = 0.1
+
 # A floor that has fallen by this share of what was gained is a tooth, not a rise.
 FALL = 0.25
 
@@ -204,6 +211,9 @@ def _steady(span: Sequence[Reading], least: int) -> Rise | None:
     gained = floor[-1] - floor[0]
     if len(lows) < WINDOWS - 2 or gained < least:
         return None
+    deepest = _deepest_fall(span)
+    if gained < OUTGROWS * deepest:
+        return None
     if any(low.bytes - level > FALL * gained for low, level in zip(lows, floor, strict=True)):
         return None
     added = [b - a for a, b in itertools.pairwise(floor)]
@@ -212,7 +222,7 @@ def _steady(span: Sequence[Reading], least: int) -> Rise | None:
     if pauses > 1 or max(added) > JUMP * gained:
         return None
     late = _slope(lows[-len(lows) // 2 :])[0]
-    slope, low, high = _slope(span if _is_smooth(span, gained) else lows)
+    slope, low, high = _slope(span if deepest <= SMOOTH * gained else lows)
     if slope <= 0 or late < LEVELLING * slope or low < SURE * slope:
         return None
     if not low <= late <= high:
@@ -253,14 +263,14 @@ def _floor(lows: Sequence[Reading]) -> list[int]:
     return list(falling)[::-1]
 
 
-def _is_smooth(span: Sequence[Reading], gained: int) -> bool:
-    """Whether the readings have no teeth to speak of, so that all of them tell the slope."""
-    peak = span[0].bytes
-    deepest = 0
-    for reading in span:
-        peak = max(peak, reading.bytes)
-        deepest = max(deepest, peak - reading.bytes)
-    return deepest <= 0.1 * gained
+def _deepest_fall(span: Sequence[Reading]) -> int:
+    """By how much the readings have fallen at the most; a peak of a single reading is none."""
+    peak = deepest = 0
+    for three in zip(span, span[1:], span[2:], strict=False):
+        middle = sorted(reading.bytes for reading in three)[1]
+        peak = max(peak, middle)
+        deepest = max(deepest, peak - middle)
+    return deepest
 
 
 def _slope(readings: Sequence[Reading]) -> tuple[float, float, float]:
