@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         leak = _leak_behind(error)
         if leak is None:
             guarding.interrupted = isinstance(error, KeyboardInterrupt)
+            guarding.look_into(error)
             programs.show_plainly(error)
             raise
         guarding.tell(leak)
@@ -187,6 +188,11 @@ class _Guarding:
         self.stopped = True
         if leak.report.findings != self._shown:
             self._show(leak.report)
+
+    def look_into(self, error: BaseException) -> None:
+        """Have a post-mortem written where the program has run out of memory."""
+        if self._guard is not None:
+            self._guard.look_into(error)
 
     def _show(self, report: Report) -> None:
         from memguard.report.text import print_report
