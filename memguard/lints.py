@@ -26,11 +26,15 @@ from memguard.records import CodeLine, Finding, Holder, Kind
 from memguard.report import lints as words
 from memguard.sensors.canaries import attached_outputs
 from memguard.sensors.census import Census
+from memguard.sensors.dated import steps_reached
 from memguard.sensors.gradients import Asked, Gradients
 from memguard.sensors.unused import UnusedGraphs
 
 # The step at whose look the source is read: what a loop does in its first steps may be warm-up.
 READ_AT = 5
+
+# Steps that a look at a retained graph follows back.
+MOST_BACK = 3
 
 
 class Lints:
@@ -186,6 +190,11 @@ class Lints:
         begun = time.perf_counter()
         statement = self._retaining
         with _torch.without_overrides():
+            reached, _ = steps_reached(fresh, self._clock.step_of, now - MOST_BACK)
+            if reached and reached[0] < now - 1:
+                # The next backward goes through it: a state that is carried on, which is a leak.
+                self._retaining = None
+                return
             own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             nodes = [node for tensor in fresh if (node := _torch.node_of(tensor)) is not None]
             (weight,) = weigh_each([(now - 1, nodes)], self._date, own)

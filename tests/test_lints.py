@@ -237,6 +237,14 @@ HEALTHY: dict[str, str] = {
             (out - y).pow(2).mean().backward()
             optimizer.step()
         """,
+    "a graph that the next step's backward goes through": """
+        state = torch.zeros(32, 1)
+        for step in range(30):
+            state = (model(torch.randn(32, 8)) + (state if step % 4 else 0)) / 2
+            model.zero_grad()
+            state.mean().backward(retain_graph=True)
+            guard.step()
+        """,
     "one backward for each of several losses": """
         for _ in range(30):
             x, y = batch()
