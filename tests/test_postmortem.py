@@ -230,6 +230,18 @@ def test_a_block_that_runs_out_of_memory_leaves_one(tmp_path: Path) -> None:
     }
 
 
+def test_a_program_that_ran_out_of_memory_leaves_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard that nobody has closed looks at the exit at what ended the program, once."""
+    model = Mlp()
+    guard = memguard.watch(model, report=tmp_path / "out.json")
+    monkeypatch.setattr("sys.last_value", MemoryError("at the end"), raising=False)
+    memguard.watching._close_all()
+    assert guard.closed
+    assert "MemoryError: at the end" in (tmp_path / "out.postmortem.txt").read_text()
+
+
 def _caused_by(cause: Exception) -> Exception:
     error = ValueError("the step failed")
     error.__cause__ = cause
