@@ -48,6 +48,7 @@ class Asides:
         cases: Cases,
     ) -> None:
         self._clock = clock
+        self._cases = cases
         self._parts = parts
         self._lints = Lints(clock, sources, census, cases.add, cases.date)
         self._expectations = Expectations(settings.window, lambda: census.collected_at, cases.add)
@@ -80,9 +81,10 @@ class Asides:
         self._parts.do("post-mortem", self.looked, now)
 
     def take_explaining(self) -> float:
-        """Seconds spent on explanations since the last call."""
-        seconds = self._lints.explaining + self._expectations.explaining
-        self._lints.explaining = self._expectations.explaining = 0.0
+        """Seconds spent on explanations since the last call, those of the cases included."""
+        parts = (self._cases, self._lints, self._expectations)
+        seconds = sum(part.explaining for part in parts)
+        self._cases.explaining = self._lints.explaining = self._expectations.explaining = 0.0
         return seconds
 
     def end(self) -> None:

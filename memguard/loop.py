@@ -35,7 +35,6 @@ MAX_AUDITED = 400
 # Seconds from which an event is taken to have been interrupted by the kernel.
 INTERRUPTED = 5e-4
 
-
 # Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
 _threads: dict[int, set[int]] = {}
 
@@ -47,8 +46,7 @@ class WatchedLoop:
     first, is not the loop's.
 
     Attributes:
-        cases: what is under suspicion, and what was found.
-        asides: habits, expectations, and how near the end is.
+        cases, asides: what is under suspicion and was found; what is watched beside survivors.
         parts: what failed and was switched off.
         audits: audits begun.
         on_first_step: called when the first step has ended.
@@ -247,8 +245,7 @@ class WatchedLoop:
 
     def _leave(self, begun: float) -> None:
         spent = time.perf_counter() - begun
-        explaining, self.cases.explaining = self.cases.explaining, 0.0
-        explaining += self.asides.take_explaining()
+        explaining = self.asides.take_explaining()
         expected, self._expected = self._expected, 0.0
         # On a busy machine the kernel takes the processor away for milliseconds, now and then in
         # the midst of an event; that is not what watching costs.
