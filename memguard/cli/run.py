@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from memguard._kinds import is_out_of_memory
 from memguard.cli import children
 from memguard.cli import program as programs
 from memguard.errors import LeakError, SettingsError, leak_behind
@@ -191,7 +192,7 @@ class _Guarding:
 
     def look_into(self, error: BaseException) -> None:
         """Have a post-mortem written where the program has run out of memory."""
-        if self._guard is not None:
+        if self._guard is not None and is_out_of_memory(error):
             self._guard.look_into(error)
 
     def _show(self, report: Report) -> None:
