@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memguard.guard import Guard
     from memguard.ledgers import Estimate, Ledger
     from memguard.records import Report
+    from memguard.scoping import Scope, expect_freed, scope
     from memguard.testing.asserting import assert_freed, assert_no_growth
     from memguard.watching import watch
 
@@ -39,6 +40,7 @@ __all__ = [
     "MemguardWarning",
     "Report",
     "ReportError",
+    "Scope",
     "SettingsError",
     "UsageError",
     "WhyAlive",
@@ -46,7 +48,9 @@ __all__ = [
     "assert_freed",
     "assert_no_growth",
     "estimate",
+    "expect_freed",
     "ledger",
+    "scope",
     "watch",
     "why_alive",
 ]
@@ -56,14 +60,17 @@ _LATE = {
     "Guard": "memguard.guard",
     "Ledger": "memguard.ledgers",
     "Report": "memguard.records",
+    "Scope": "memguard.scoping",
     "WhyAlive": "memguard.alive",
     "assert_freed": "memguard.testing.asserting",
     "assert_no_growth": "memguard.testing.asserting",
     "estimate": "memguard.estimating",
+    "expect_freed": "memguard.scoping",
     "ledger": "memguard.counting",
     # IPython asks for these two by name; they are no part of the public face.
     "load_ipython_extension": "memguard.startup.notebook",
     "unload_ipython_extension": "memguard.startup.notebook",
+    "scope": "memguard.scoping",
     "watch": "memguard.watching",
     "why_alive": "memguard.alive",
 }

@@ -125,6 +125,45 @@ def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
     return functools.partial(table.pop, id(wrapper), None)
 
 
+class _DeviceMemory:
+    """Our one observer in CUDA's allocator, which has no way to take it out again."""
+
+    def __init__(self) -> None:
+        self.listeners: tuple[Callable[[int, int, int, int], object], ...] = ()
+        self._is_attached = False
+
+    def attach(self) -> None:
+        """Put the observer in, once, where CUDA is in use."""
+        attach = _torch.attach_memory_observer
+        if attach is None or self._is_attached:
+            return
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            attach(self._ended)
+            self._is_attached = True
+
+    def _ended(self, device: int, wanted: int, total: int, free: int) -> None:
+        for listener in self.listeners:
+            listener(device, wanted, total, free)
+
+
+_device_memory = _DeviceMemory()
+
+
+def on_device_out_of_memory(hook: Callable[[int, int, int, int], object]) -> Undo:
+    """Call `hook(device, wanted, total, free)`, bytes all, when a CUDA device runs out of memory.
+
+    It is called before torch raises, and may allocate nothing on the device.
+    """
+    _device_memory.attach()
+    _device_memory.listeners = (*_device_memory.listeners, hook)
+
+    def undo() -> None:
+        others = (other for other in _device_memory.listeners if other != hook)
+        _device_memory.listeners = tuple(others)
+
+    return undo
+
+
 def nothing() -> None:
     """The undo of what was never done."""
 

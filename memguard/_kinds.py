@@ -83,10 +83,38 @@ def is_attached(tensor: Any) -> bool:
     return door is not None and door.is_attached(tensor)
 
 
+def gradient_of(tensor: Any) -> Any:
+    """A leaf's gradient; None for other tensors."""
+    door = torch_door()
+    return None if door is None else door.gradient_of(tensor)
+
+
 def without_overrides() -> AbstractContextManager[Any]:
     """Inside, reading a tensor's attributes runs no subclass's and no mode's code."""
     door = torch_door()
     return nullcontext() if door is None else door.without_overrides()
+
+
+# What the allocator of the host says; it has no class of error of its own.
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it was raised from, says that memory has ended."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) or _is_torchs(error):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
+
+
+def _is_torchs(error: BaseException) -> bool:
+    kinds = type(error).__mro__
+    if any(cls.__name__ == "OutOfMemoryError" for cls in kinds):  # torch's, from 2.0 on
+        return True
+    return RuntimeError in kinds and any(words in str(error) for words in _NO_MEMORY)
 
 
 def torch_folder() -> str | None:

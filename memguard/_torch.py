@@ -346,6 +346,10 @@ def memory_fraction(index: int) -> float:
     return float(read(index)) if read is not None else 1.0
 
 
+# Puts an observer into CUDA's allocator for good, and would start CUDA; seen in 1.13 to 2.13.
+attach_memory_observer: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+
+
 def builtins_of_torchscript() -> dict[int, Any]:
     """The functions that TorchScript knows by identity; empty where it does not tell."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from memguard import _torch
 from memguard.clock import discovery
@@ -18,6 +19,7 @@ from memguard.judge.chains import Look
 from memguard.judge.growth import NODE_BYTES
 from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
+from memguard.pinned import Pinned
 from memguard.records import Finding
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
@@ -69,6 +71,8 @@ class Cases:
             canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
         )
 
+        self._pinned = Pinned(settings.window, self.date, sources.own_tensors, self.add)
+
     @property
     def in_doubt(self) -> bool:
         """Whether graphs survive in a way that is not explained yet."""
@@ -99,6 +103,10 @@ class Cases:
         """Whether a graph has survived of late that is too little for a doubt."""
         return self._graphs.stirs
 
+    def date(self, node: Any) -> int | None:
+        """The step an autograd node was made in; None when it cannot be told."""
+        return self._investigator.date(node)
+
     def observe_graphs(self, step: int) -> None:
         """Graphs made in `step` could be seen."""
         self._graphs.observe(step)
@@ -111,6 +119,9 @@ class Cases:
         """Count the graphs that survived, and look into what the judge is sure of."""
         births, deaths = self._canaries.survey(now)
         opinion = self._graphs.survey(now, births, deaths)
+        begun = time.perf_counter()
+        if self._parts.do("pinned graphs", self._pinned.look, now, births):
+            self.explaining += time.perf_counter() - begun
         if opinion is not None and self._may_explain():
             self._investigate("graph", now, self._completed(opinion, now))
 
@@ -193,13 +204,15 @@ class Cases:
         self.add(finding)
 
     def add(self, found: Finding) -> None:
-        """Keep a finding, and have it told unless it is left out or no news."""
+        """Keep a finding, and tell it unless it is ignored, a mere note, or known already."""
         finding = self.triage.sort(found)
         if finding is None:
             return
         known = self.findings.get(finding.fingerprint)
         self.findings[finding.fingerprint] = finding
         if known is not None and (known.severity == "leak" or finding.severity != "leak"):
+            return
+        if finding.severity == "info":
             return
         # Another line that feeds a holder which was told is no news.
         holders = {(holder.name, holder.where, holder.file) for holder in finding.holders}

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from memguard import _torch, bookkeeping, reactions
+from memguard._kinds import is_out_of_memory
 from memguard.errors import LeakError, LeakWarning
 from memguard.figures import environment
 from memguard.ledgers import Ledger
 from memguard.loop import WatchedLoop
-from memguard.records import Failure, Finding, Report, Verdict
+from memguard.postmortem import PostMortem
+from memguard.records import Failure, Finding, Growth, Report, Verdict
 from memguard.redaction import without_source
 from memguard.settings import Settings
 
@@ -34,6 +36,7 @@ class Guard:
         self._process = os.getpid()
         self._closed = False
         self._depth = 0
+        self._has_ended = False
         self._on_close: Callable[[Guard], None] | None = None
         # Whether it watches a whole process: then the program's own `close` is not the end.
         self._is_process = False
@@ -45,6 +48,12 @@ class Guard:
         # Called with the report of a leak that is about to be raised.
         self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
+        self._post_mortem = PostMortem(
+            settings,
+            self._loop.figures,
+            lambda: list(self._loop.cases.findings.values()),
+            self._report_of_the_end,
+        )
 
     def step(self) -> None:
         """Say that one turn of the loop has ended; from now on only this call does.
@@ -53,6 +62,26 @@ class Guard:
             LeakError: this turn confirmed a leak and the action is `raise`.
         """
         self._loop.step()
+
+    def expect_freed(self, obj: object, name: str) -> None:
+        """Say that an object is done with: some steps from now it must be gone.
+
+            guard.expect_freed(model, "fold 3 model")
+            del model, optimizer
+
+        If it is not, a warning of kind `stale` tells who still holds it.
+
+        Args:
+            obj: a model, an optimizer, a batch; anything that can be referred to weakly. It is held
+                weakly, and may be a weak reference already.
+            name: what to call it.
+
+        Raises:
+            UsageError: nothing can refer to `obj` weakly (a list, a dict, a number).
+
+        Costs nothing when it is freed, else once a pass over the heap for each link of the chain.
+        """
+        self._loop.asides.expect_freed(obj, name)
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -123,6 +152,7 @@ class Guard:
             self._on_close(self)
         if write and self._process == os.getpid() and not (self.is_quiet and not self.steps):
             self._write_report()
+        self._post_mortem.end()
         self._loop.end()
 
     @property
@@ -140,11 +170,22 @@ class Guard:
         self._depth += 1
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._depth -= 1
         # Blocks within one another share the guard when they watch the same; the outermost ends it.
         if not self._depth:
+            self.look_into(error)
             self.close()
+
+    def look_into(self, error: BaseException | None) -> None:
+        """Write a post-mortem where the exception that ends the loop says that memory has ended.
+
+        It may come by twice, out of the program and at the exit.
+        """
+        if error is None or self._closed or self._has_ended or not is_out_of_memory(error):
+            return
+        self._has_ended = True
+        self._post_mortem.ended(error)
 
     # --- for watching.py ---
 
@@ -165,6 +206,8 @@ class Guard:
         else:
             self._tell_problems()
         self._loop.begin(process)
+        self._post_mortem.prepare()
+        self._loop.asides.looked = self._post_mortem.look
         self.adopt(modules, optimizers)
 
     def _tell_problems(self) -> None:
@@ -242,6 +285,11 @@ class Guard:
                 step=clock.step,
             )
 
+    def _report_of_the_end(self) -> Report:
+        """The report with the ledger of this moment."""
+        self._take_ledger()
+        return self.report()
+
     def _write_report(self, report: Report | None = None) -> None:
         if self.settings.report is None:
             return
@@ -251,9 +299,12 @@ class Guard:
         reactions.write(report or self.report(), self.settings.report, rank)
 
     def _verdict(self) -> Verdict:
-        if any(finding.severity == "leak" for finding in self._loop.cases.findings.values()):
+        findings = self._loop.cases.findings.values()
+        if any(finding.severity == "leak" for finding in findings):
             return "leak"
-        return "suspect" if self._loop.cases.in_doubt or self._loop.cases.findings else "clean"
+        # A habit, such as gradients that nobody clears, is told and makes nothing grow.
+        grows = any(f.severity != "info" and f.growth != Growth() for f in findings)
+        return "suspect" if self._loop.cases.in_doubt or grows else "clean"
 
 
 def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -119,7 +119,7 @@ class Investigator:
                 case.kind,
                 case.now,
                 case.births,
-                self._date,
+                self.date,
                 self._window,
                 case.evaluation,
                 self._own_storages(),
@@ -166,7 +166,7 @@ class Investigator:
             return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
 
-    def _date(self, node: Any) -> int | None:
+    def date(self, node: Any) -> int | None:
         """The step an autograd node was made in; None when it cannot be told."""
         # Canaries know it also where each request has a thread, whose numbers begin anew.
         step = self._canaries.step_of(node)

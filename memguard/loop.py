@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
+from memguard.asides import Asides
 from memguard.cases import Cases
 from memguard.clock import discovery
 from memguard.clock.beats import WORD_EXPECTED, WORD_POSSIBLE, Clock
@@ -34,7 +35,6 @@ MAX_AUDITED = 400
 # Seconds from which an event is taken to have been interrupted by the kernel.
 INTERRUPTED = 5e-4
 
-
 # Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
 _threads: dict[int, set[int]] = {}
 
@@ -46,7 +46,7 @@ class WatchedLoop:
     first, is not the loop's.
 
     Attributes:
-        cases: what is under suspicion, and what was found.
+        cases, asides: what is under suspicion and was found; what is watched beside survivors.
         parts: what failed and was switched off.
         audits: audits begun.
         on_first_step: called when the first step has ended.
@@ -88,6 +88,7 @@ class WatchedLoop:
             self.parts,
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
+        self.asides = Asides(settings, clock, self._sources, self._census, self.parts, self.cases)
         self._canary_due = True
         self._looked_at = 0
         self._met_at = 0.0
@@ -125,6 +126,7 @@ class WatchedLoop:
             if not _threads[ident]:
                 _threads.pop(ident, None)
         self.parts.do("audit removal", self._audit.end)
+        self.asides.end()
         self.parts.do("hook removal", self._sources.remove)
         self.parts.do("census removal", self._census.remove)
         self._canaries.clear()
@@ -171,7 +173,7 @@ class WatchedLoop:
 
     def on_optimizer(self, optimizer: Any) -> None:
         """An optimizer stepped."""
-        self._hear(self.clock.optimizer, id(optimizer))
+        self._hear(self.asides.stepped, optimizer)
 
     def on_backward(self, roots: Any, is_gradient: bool) -> None:
         """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
@@ -190,6 +192,7 @@ class WatchedLoop:
             self.parts.do("canaries", self._place_canary, output)
             if self._audit.running:
                 self._audit.called.add(id(module))
+            self.asides.forward(module, output)
         return gives_beat and self.clock.forward(id(module), discovery.is_training(module))
 
     def _backward(self, roots: Any, is_gradient: bool) -> bool:
@@ -242,7 +245,7 @@ class WatchedLoop:
 
     def _leave(self, begun: float) -> None:
         spent = time.perf_counter() - begun
-        explaining, self.cases.explaining = self.cases.explaining, 0.0
+        explaining = self.asides.take_explaining()
         expected, self._expected = self._expected, 0.0
         # On a busy machine the kernel takes the processor away for milliseconds, now and then in
         # the midst of an event; that is not what watching costs.
@@ -305,6 +308,7 @@ class WatchedLoop:
             self.parts.do("census", self._look, now)
             self.parts.do("tensor judge", self.cases.judge_tensors, now)
             self.parts.do("memory", self._memory.look, now)
+            self.asides.end_look(now)
         self.parts.do("graph judge", self.cases.judge_graphs, now)
         free = self._pace.is_free(now)
         if free or self._audit.running or self.cases.in_doubt:
@@ -330,6 +334,7 @@ class WatchedLoop:
                 if self._pace.dated_look_is_due(now, self._dated_cost):
                     self.parts.do("dated look", self._date, fresh, now)
                 self._place_dated(fresh, now)
+        self.asides.look(now, fresh)
         if met:
             self._looked_at = now
 

@@ -154,6 +154,11 @@ def open_guards() -> list[Guard]:
     return [*_guards.values(), *([_process_guard] if _process_guard is not None else [])]
 
 
+def newest_guard() -> Guard | None:
+    """The open guard that was opened last; None when nothing is watched."""
+    return next((guard for guard in reversed(open_guards()) if not guard.closed), None)
+
+
 def _forget(guard: Guard) -> None:
     global _process_guard
     for key in [key for key, known in _guards.items() if known is guard]:
@@ -176,7 +181,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _close_all() -> None:
+    # What ended the program, where it was an exception; a session at a prompt goes on after one.
+    last = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for guard in open_guards():
+        guard.look_into(last)
         guard.finish()
 
 

@@ -18,6 +18,7 @@ from memguard.records import (
     Retention,
     Suppression,
 )
+from memguard.report import lints, stale
 
 MIB = 2**20
 CLOCK = {"beat": "optimizer", "seconds_per_step": 0.044}
@@ -531,6 +532,70 @@ LEAK_BESIDE_IGNORED = _report(
     **{"ignored": IGNORED.ignored, "suppressions": IGNORED.suppressions[1:2]},
 )
 
+_TOLD = lints.gradients("self.opt", "head.bias", 3, "self.opt.step()")
+HABIT = _report(
+    Finding(
+        kind="grad",
+        severity="warning",
+        summary=_TOLD.summary,
+        fingerprint="5d1a90",
+        first_step=4,
+        step=4,
+        holders=(
+            Holder(
+                name="self.opt",
+                where="in Trainer.update",
+                file="train.py",
+                line=31,
+                code="self.opt.step()",
+                type="AdamW",
+                function="Trainer.update",
+                context=_lines(_30="        loss.backward()", _31="        self.opt.step()"),
+                why=_TOLD.why,
+                fix=_TOLD.fix,
+                alternative=_TOLD.alternative,
+            ),
+        ),
+        advice=_TOLD.advice,
+        reason="unchanged from the end of a step to the next gradient, 3 times",
+    ),
+    verdict="clean",
+)
+
+DECLARED_DEAD = _report(
+    Finding(
+        kind="stale",
+        severity="warning",
+        summary=stale.summary("fold 3 model", 46 * MIB, 5),
+        fingerprint="e40b17",
+        first_step=20,
+        step=25,
+        growth=Growth(total=Amount(1, bytes=46 * MIB)),
+        holders=(
+            stale.with_advice(
+                Holder(
+                    name="sweep.models",
+                    where="attribute of Sweep",
+                    file="sweep.py",
+                    line=18,
+                    code="self.models[number] = model",
+                    type="dict",
+                    function="Sweep.fold",
+                    chain=(
+                        "module __main__",
+                        "global sweep: Sweep",
+                        ".models: dict",
+                        "[...]: Net",
+                    ),
+                ),
+                "fold 3 model",
+            ),
+        ),
+        reason="declared dead, and alive",
+    ),
+    verdict="suspect",
+)
+
 ALL = {
     "running_sum": RUNNING_SUM,
     "list_of_losses": LIST_OF_LOSSES,
@@ -547,4 +612,6 @@ ALL = {
     "library": LIBRARY,
     "ignored": IGNORED,
     "leak_beside_ignored": LEAK_BESIDE_IGNORED,
+    "habit": HABIT,
+    "declared_dead": DECLARED_DEAD,
 }

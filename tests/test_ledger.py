@@ -394,6 +394,7 @@ def test_asking_at_each_step_changes_no_verdict(leaks: bool) -> None:
         for _ in range(16):
             loss = loss_of(model, numbers())
             guard.ledger()
+            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += loss if leaks else loss.item()

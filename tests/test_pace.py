@@ -182,12 +182,14 @@ def test_an_evaluation_now_and_then_makes_no_long_tape(many: int) -> None:
 
 def plain(step: int, model: nn.Module, optimizers: list[Any]) -> None:
     """One forward, one backward, one step."""
+    optimizers[0].zero_grad()
     model(torch.ones(2, 4)).sum().backward()
     optimizers[0].step()
 
 
 def accumulating(step: int, model: nn.Module, optimizers: list[Any]) -> None:
     """Three forwards a step, five in every seventh."""
+    optimizers[0].zero_grad()
     for _ in range(5 if step % 7 == 0 else 3):
         model(torch.ones(2, 4)).sum().backward()
     optimizers[0].step()
@@ -281,6 +283,7 @@ def test_a_leak_that_begins_late_is_found_soon(begin: int) -> None:
     with memguard.watch(model, optimizer, overhead=1.0), pytest.raises(memguard.LeakError) as told:
         for step in range(begin + 100):
             loss = model(torch.ones(2, 4)).sum()
+            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if step >= begin:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from memguard._kinds import is_out_of_memory
 from memguard.cli import children
 from memguard.cli import program as programs
 from memguard.errors import LeakError, SettingsError, leak_behind
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         leak = _leak_behind(error)
         if leak is None:
             guarding.interrupted = isinstance(error, KeyboardInterrupt)
+            guarding.look_into(error)
             programs.show_plainly(error)
             raise
         guarding.tell(leak)
@@ -187,6 +189,11 @@ class _Guarding:
         self.stopped = True
         if leak.report.findings != self._shown:
             self._show(leak.report)
+
+    def look_into(self, error: BaseException) -> None:
+        """Have a post-mortem written where the program has run out of memory."""
+        if self._guard is not None and is_out_of_memory(error):
+            self._guard.look_into(error)
 
     def _show(self, report: Report) -> None:
         from memguard.report.text import print_report

@@ -22,8 +22,12 @@ def fingerprint(kind: str, located: Sequence[Located], modules: Sequence[str] = 
         located: its holders.
         modules: paths of the modules whose outputs survive; they count where there is no holder.
     """
-    parts = min(map(_parts, located), default=list(modules[:1]))
-    text = "\0".join([kind, *parts])
+    return fingerprint_of(kind, *min(map(_parts, located), default=list(modules[:1])))
+
+
+def fingerprint_of(*words: str) -> str:
+    """The same of words that say what a finding is, where it has no accumulation point."""
+    text = "\0".join(words)
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
 
 

@@ -18,6 +18,10 @@ CONFIRM = 2
 # How much longer than anything that was ever released a survivor must live to count again.
 RELEASE_FACTOR = 1.5
 
+# Steps after which a graph counts as kept for long, where no more than so many have come.
+PINNED_STEPS = 256
+PINNED_MOST = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
@@ -105,6 +109,14 @@ def advance(track: Track, survey: Survey, patience: int) -> tuple[Track, Opinion
     )
     state: Literal["suspect", "confirmed"] = "confirmed" if grown >= CONFIRM else "suspect"
     return track, Opinion(state, reason, old)
+
+
+def is_pinned(now: int, births: Sequence[int], window: int) -> bool:
+    """Whether what survives is old and few: one graph, or some, that something keeps for long."""
+    if not births or now - births[0] < PINNED_STEPS:
+        return False
+    old = [birth for birth in births if now - birth > window]
+    return 0 < len(old) <= PINNED_MOST and now - old[-1] >= PINNED_STEPS
 
 
 def quiet_steps(births: Sequence[int], survey: Survey, age: int) -> int:

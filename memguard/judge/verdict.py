@@ -27,6 +27,9 @@ BOUND_SLACK = 2.25
 # Growth that ends the job within this many steps is a leak whatever its size.
 NEAR = 20
 
+# Share of what there is from which the end of memory is near.
+NEAR_THE_END = 0.95
+
 
 # What grows, by kind, where it is not tensors.
 _GROWING = {"host": "the process", "worker": "child processes"}
@@ -145,6 +148,11 @@ def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
     return Ruling(
         "warning", f"{what} keep growing", evidence.survivors + evidence.survivors // 4 + 2
     )
+
+
+def is_near_the_end(used: int, limit: int) -> bool:
+    """Whether so little is left that the next allocation may be the last."""
+    return 0 < NEAR_THE_END * limit <= used
 
 
 def worth_a_warning(retained: int, max_growth: int, limit: int) -> bool:

@@ -77,8 +77,20 @@ def save(report: Report, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the file cannot be written; one that was there before is unchanged.
     """
+    put(path, _rendered(report, os.fspath(path)))
+
+
+def put(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file, all of it or nothing.
+
+    Args:
+        path: where to; a link is followed, a pipe or device is written to directly.
+        content: what to write.
+
+    Raises:
+        OSError: the file cannot be written; one that was there before is unchanged.
+    """
     target = Path(os.path.realpath(os.fspath(path)))
-    content = _rendered(report, os.fspath(path))
     if target.exists() and not target.is_file():
         target.write_bytes(content)
         return
@@ -106,7 +118,12 @@ def _rendered(report: Report, path: str) -> bytes:
         from memguard.report import text
 
         whole = text.render(report)
-    return (whole.rstrip("\n") + "\n").encode("utf-8", "backslashreplace")
+    return encoded(whole)
+
+
+def encoded(text: str) -> bytes:
+    """Text as a file holds it, with one newline at its end."""
+    return (text.rstrip("\n") + "\n").encode("utf-8", "backslashreplace")
 
 
 def expand(

@@ -169,7 +169,7 @@ def unheld(report: Report, finding: Finding) -> str | None:
 
 def survivors(finding: Finding, holder: Holder) -> str | None:
     """What hangs at the end of a chain: `graphs: 9 of steps 3 … 11, 7,209 nodes, 281 MiB`."""
-    if finding.kind not in _NOUNS:
+    if finding.kind not in _NOUNS or _is_one_object(finding):
         return None
     total = finding.growth.total
     count = holder.survivors or total.graphs
@@ -205,11 +205,18 @@ def _modules(finding: Finding) -> str:
 
 
 def _noun(finding: Finding) -> str:
-    return _NOUNS.get(finding.kind, "object")
+    return "object" if _is_one_object(finding) else _NOUNS.get(finding.kind, "object")
+
+
+def _is_one_object(finding: Finding) -> bool:
+    """Whether it is about an object that was declared dead, which ends its own chain."""
+    return finding.kind == "stale" and finding.steps is None
 
 
 def growth(finding: Finding, *, with_total: bool) -> str | None:
     """What is added each step, `+1 graph, +31.2 MiB a step since step 3`; None when nothing is."""
+    if _is_one_object(finding):
+        return None
     per_step = finding.growth.per_step
     rarely = 0 < per_step.graphs < 0.75
     every = round(1 / per_step.graphs) if rarely and per_step.graphs > 1e-9 else 1
@@ -304,9 +311,12 @@ def _rank(report: Report) -> str | None:
 
 def found(report: Report, finding: Finding) -> str:
     """When a finding was made, and its fingerprint."""
+    fingerprint = f"fingerprint {clean(finding.fingerprint, 64)}"
+    if report.step <= 0 and finding.step <= 0:
+        return fingerprint  # no loop, no steps
     step = f"step {format_count(finding.step)}"
     when = f"suspect at {step}" if mood(report, finding) == "suspect" else f"verdict at {step}"
-    return f"{when}; fingerprint {clean(finding.fingerprint, 64)}"
+    return f"{when}; {fingerprint}"
 
 
 def memory(report: Report) -> str:

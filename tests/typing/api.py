@@ -33,6 +33,12 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     assert str(answer)
     assert answer.holders[0].line != answer.kept[0].others
     memguard.assert_freed(weakref.ref(model))
+    guard.expect_freed(model, "the model")
+    memguard.expect_freed(model, "the model")
+    with memguard.scope("fold 3", action="log") as fold:
+        scope: memguard.Scope = fold
+        scope.keep(model)
+    assert scope.report.findings == scope.findings
     memguard.assert_no_growth(lambda: model(torch.ones(1)), repeat=3)
     assert issubclass(memguard.LeakWarning, UserWarning)
     assert issubclass(memguard.MemguardWarning, UserWarning)

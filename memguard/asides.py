@@ -1,0 +1,93 @@
+"""What is watched in a loop beside survivors: habits, expectations, and how near the end is.
+
+The conductor of the small parts. Each rides on events that are heard and looks that are taken
+anyway, and a failure of one is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from memguard.cases import Cases
+from memguard.clock.beats import Clock
+from memguard.clock.sources import Sources
+from memguard.expectations import Expectations
+from memguard.lints import Lints
+from memguard.parts import Parts
+from memguard.sensors.census import Census
+from memguard.settings import Settings
+
+
+def _nobody(now: int) -> None:
+    """Who is told of looks while nobody asks."""
+
+
+class Asides:
+    """The small parts of one loop.
+
+    Args:
+        settings: the settings in force.
+        clock: says which step it is.
+        sources: what is watched.
+        census: knows when garbage was collected.
+        parts: does the work, so that nothing of it is raised.
+        cases: takes findings, and dates autograd nodes.
+
+    Attributes:
+        looked: is called at each look, with the steps ended.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        sources: Sources,
+        census: Census,
+        parts: Parts,
+        cases: Cases,
+    ) -> None:
+        self._clock = clock
+        self._cases = cases
+        self._parts = parts
+        self._lints = Lints(clock, sources, census, cases.add, cases.date)
+        self._expectations = Expectations(settings.window, lambda: census.collected_at, cases.add)
+        self.looked: Callable[[int], None] = _nobody
+
+    def expect_freed(self, obj: object, name: object) -> None:
+        """`obj` must be gone some steps from now.
+
+        Raises:
+            UsageError: nothing can refer to it weakly.
+        """
+        self._expectations.expect(obj, name, self._clock.step)
+
+    def stepped(self, optimizer: Any) -> bool:
+        """An optimizer has stepped, and was heard; whether that ended a step."""
+        self._parts.do("lints", self._lints.stepped, optimizer)
+        return self._clock.optimizer(id(optimizer))
+
+    def forward(self, module: Any, output: Any) -> None:
+        """A root was called, and heard."""
+        self._parts.do("lints", self._lints.forward, module, output)
+
+    def look(self, now: int, fresh: Sequence[Any]) -> None:
+        """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
+        self._parts.do("lints", self._lints.look, now, fresh)
+
+    def end_look(self, now: int) -> None:
+        """The look is over, and holds nothing any more."""
+        self._parts.do("expectations", self._expectations.look, now)
+        self._parts.do("post-mortem", self.looked, now)
+
+    def take_explaining(self) -> float:
+        """Seconds spent on explanations since the last call, those of the cases included."""
+        parts = (self._cases, self._lints, self._expectations)
+        seconds = sum(part.explaining for part in parts)
+        self._cases.explaining = self._lints.explaining = self._expectations.explaining = 0.0
+        return seconds
+
+    def end(self) -> None:
+        """Take every hook out; harmless when done twice."""
+        self._parts.do("lint removal", self._lints.end)
+        self.looked = _nobody

@@ -1,0 +1,179 @@
+"""The post-mortem: written when memory is near its end, or has ended.
+
+What it needs is made ready while there is memory: modules are loaded, and some address space is set
+aside to be given back at the end. A short form is written first, so that there is something on disk
+if the whole one cannot be made any more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import PurePath
+
+from memguard import _events, _torch
+from memguard._torch import Undo
+from memguard.figures import Figures
+from memguard.judge.levers import advise
+from memguard.judge.verdict import is_near_the_end
+from memguard.records import Finding, Report
+from memguard.report import data, postmortem
+from memguard.report.clean import fit
+from memguard.report.postmortem import Moment
+from memguard.settings import Settings
+from memguard.units import format_bytes
+
+# Address space set aside: a count of the ledger lists some million objects at 8 bytes each. Nothing
+# of it is ever in RAM.
+SET_ASIDE = 24 << 20
+
+# Looks that are remembered; seconds between those at the least, and as a share of the time watched
+# (reading takes some 30 microseconds).
+MOMENTS, MOMENTS_EVERY, MOMENTS_SHARE = 32, 0.05, 1 / 256
+
+# Seconds between questions whether the end is near.
+NEAR_EVERY = 0.5
+
+# Post-mortems of one guard: a program that looks for the largest batch runs out again and again.
+MOST = 3
+
+
+class PostMortem:
+    """Remembers the last looks of one guard, and writes when memory ends.
+
+    Args:
+        settings: the settings in force; the file stands beside `report`.
+        figures: what is in use, and what there is.
+        findings: what was found so far.
+        report: makes the whole report, the ledger of this moment in it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        figures: Figures,
+        findings: Callable[[], Iterable[Finding]],
+        report: Callable[[], Report],
+    ) -> None:
+        self._template = settings.report
+        self._figures = figures
+        self._findings = findings
+        self._report = report
+        self._moments: deque[Moment] = deque(maxlen=MOMENTS)
+        self._begun = time.monotonic()
+        self._moment_due = self._near_due = 0.0
+        self._written = 0
+        self._was_near = False
+        self._process = os.getpid()
+        self._aside: mmap.mmap | None = None
+        self._unhook: Undo | None = None
+
+    def prepare(self) -> None:
+        """Set address space aside."""
+        if self._aside is None:
+            with suppress(OSError, ValueError):
+                self._aside = mmap.mmap(-1, SET_ASIDE)
+
+    def look(self, step: int) -> None:
+        """A look is taken: remember what is in use, and write when the end is near."""
+        now = time.monotonic() - self._begun
+        if now < self._moment_due:
+            return
+        self._moment_due = now + max(MOMENTS_EVERY, MOMENTS_SHARE * now)
+        memory = self._figures.memory()
+        devices = [(one["name"], one["allocated"]) for one in memory["devices"]]
+        used = (("cpu", memory["host_bytes"]), *devices)
+        self._moments.append(Moment(step, now, used))
+        if devices and self._unhook is None:
+            self._unhook = _events.on_device_out_of_memory(self._device_ended)
+        if now >= self._near_due and not self._was_near and self._template is not None:
+            self._near_due = now + NEAR_EVERY
+            self._ask_for_the_end([name for name, _ in used])
+
+    def _ask_for_the_end(self, devices: Iterable[str]) -> None:
+        for device in devices:
+            used, limit = self._figures.used(device), self._figures.limit(device)
+            if is_near_the_end(used, limit):
+                self._was_near = True
+                name = "the host" if device == "cpu" else device
+                amounts = f"{format_bytes(used)} of {format_bytes(limit)}"
+                self.write(f"the end is near: {amounts} of {name} are in use")
+                return
+
+    def _device_ended(self, device: int, wanted: int, total: int, free: int) -> None:
+        self.write(
+            f"out of memory on device {device}: {format_bytes(wanted)} were wanted, "
+            f"{format_bytes(free)} of {format_bytes(total)} were free"
+        )
+
+    def ended(self, error: BaseException) -> None:
+        """The program runs out of memory: told on standard error where no file is asked for."""
+        said = (str(error).strip() or "no memory left").splitlines()[0]
+        self.write(f"{type(error).__name__}: {said}", aloud=True)
+
+    def write(self, reason: str, *, aloud: bool = False) -> str | None:
+        """Write the post-mortem beside the report; whatever goes wrong, nothing is raised.
+
+        Args:
+            reason: what ended the memory.
+            aloud: tell it on standard error where no report is asked for.
+
+        Returns:
+            The file; None where none was written.
+        """
+        if self._written >= MOST or os.getpid() != self._process:
+            return None
+        self._written += 1
+        self._give_back()
+        path = None
+        # Where the whole cannot be made, the short form is what could be had.
+        with suppress(Exception):
+            wanted = self._path()
+            if wanted is not None:
+                short = postmortem.brief(reason, list(self._moments), self._findings())
+                data.put(wanted, data.encoded(short))
+                path = wanted
+                data.put(wanted, data.encoded(self._whole(reason)))
+        if path is None and aloud:
+            self._tell(reason)
+        self.prepare()
+        return path
+
+    def _whole(self, reason: str) -> str:
+        report = self._report()
+        levers = advise(report.ledger, leaking=report.verdict == "leak")
+        return postmortem.render(reason, list(self._moments), report, levers)
+
+    def _tell(self, reason: str) -> None:
+        if sys.stderr is None:
+            return
+        try:
+            said = self._whole(reason)
+        except Exception:
+            said = f"memguard: post-mortem: {reason}"
+        with suppress(OSError, ValueError, MemoryError):  # closed, or its reader gone
+            print(fit(said, getattr(sys.stderr, "encoding", None)), file=sys.stderr)
+
+    def _path(self) -> str | None:
+        if self._template is None:
+            return None
+        step = self._moments[-1].step if self._moments else 0
+        path = PurePath(data.expand(self._template, rank=_torch.rank(), step=step))
+        return str(path.with_name(f"{path.stem}.postmortem.txt"))
+
+    def _give_back(self) -> None:
+        if self._aside is not None:
+            self._aside.close()
+            self._aside = None
+
+    def end(self) -> None:
+        """Let go of everything; harmless when done twice."""
+        self._give_back()
+        unhook, self._unhook = self._unhook, None
+        if unhook is not None:
+            unhook()

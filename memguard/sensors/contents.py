@@ -1,0 +1,58 @@
+"""What an object of the user's consists of: the tensors that are its own, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from memguard import _kinds
+
+
+def tensors_of(item: Any) -> Iterator[Any]:
+    """The tensor itself; a module's parameters, buffers and gradients; an optimizer's states.
+
+    Read past what the classes define, so that nothing foreign is run.
+    """
+    door = _kinds.torch_door()
+    if door is None:
+        return
+    if _kinds.is_tensor_type(type(item)):
+        yield item
+    elif _kinds.is_module(item):
+        for tensor in (t for part in modules_of(item) for t in _own_tensors(part)):
+            gradient = door.gradient_of(tensor)
+            yield from (one for one in (tensor, gradient) if one is not None)
+    elif _kinds.is_optimizer(item):
+        for state in list(item.state.values()):
+            values = state.values() if isinstance(state, dict) else ()
+            yield from (v for v in values if _kinds.is_tensor_type(type(v)))
+
+
+def modules_of(module: Any) -> Iterator[Any]:
+    """The module and all below it."""
+    pending, seen = [module], {id(module)}
+    while pending:
+        part = pending.pop()
+        yield part
+        for child in _values(part, "_modules"):
+            if id(child) not in seen:
+                seen.add(id(child))
+                pending.append(child)
+
+
+def bytes_of(item: Any) -> int:
+    """Bytes of the object's own tensors, each storage once; 0 for what has none."""
+    door = _kinds.torch_door()
+    with _kinds.without_overrides():
+        return sum(dict(door.storage_of(tensor) for tensor in tensors_of(item)).values())
+
+
+def _own_tensors(module: Any) -> Iterator[Any]:
+    yield from _values(module, "_parameters")
+    yield from _values(module, "_buffers")
+
+
+def _values(module: Any, name: str) -> list[Any]:
+    table = module.__dict__.get(name)  # a module half way through its __init__ has none
+    values = table.values() if isinstance(table, dict) else ()
+    return [value for value in values if value is not None]

@@ -1,0 +1,350 @@
+"""Habits that spoil training or waste memory: each is told once, and its healthy twin never."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from programs import Run
+
+import memguard
+from memguard.records import Finding
+
+# name of the habit: (kind, word of the summary, line of the advice, program)
+HABITS: dict[str, tuple[str, str, str, str]] = {
+    "gradients that nobody clears": (
+        "grad",
+        "never cleared between the steps of optimizer",
+        "optimizer.zero_grad()",
+        """
+        def fit():
+            for _ in range(30):
+                x, y = batch()
+                (model(x) - y).pow(2).mean().backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()  # grows
+        fit()
+        """,
+    ),
+    "gradients that a trainer's method never clears": (
+        "grad",
+        "the steps of self.opt",
+        "self.opt.zero_grad()",
+        """
+        class Trainer:
+            def __init__(self):
+                self.opt = optimizer
+            def update(self):
+                self.opt.step()  # grows
+            def fit(self):
+                for _ in range(30):
+                    for x, y in (batch(), batch()):
+                        ((model(x) - y).pow(2).mean() / 2).backward()
+                    self.update()
+        Trainer().fit()
+        """,
+    ),
+    "an evaluation that builds graphs": (
+        "graph",
+        "no backward uses, 384 KiB each",
+        "with torch.no_grad():",
+        """
+        def evaluate():
+            model.eval()
+            total = 0.0
+            for _ in range(20):
+                out = model(torch.randn(4096, 8))  # grows
+                total += out.mean().item()
+        evaluate()
+        """,
+    ),
+    "a backward that keeps its graph": (
+        "graph",
+        "keeps its graph at every step",
+        "loss.backward()",
+        """
+        def fit():
+            for _ in range(30):
+                x, y = batch()
+                loss = (model(x) - y).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward(retain_graph=True)  # grows
+                optimizer.step()
+        fit()
+        """,
+    ),
+    "a cache emptied at every step": (
+        "reserved",
+        "cache is emptied at every step",
+        "take empty_cache() out of the loop",
+        """
+        def clean_up():
+            if torch.cuda.is_available() or True:
+                pass
+            torch.cuda.empty_cache()  # grows
+        for _ in range(30):
+            train_step(model, optimizer)
+            clean_up()
+        """,
+    ),
+    "a collector switched off for good": (
+        "cycle",
+        "collection is off",
+        "gc.collect()",
+        """
+        import gc
+        gc.disable()  # grows
+        try:
+            for _ in range(80):
+                train_step(model, optimizer)
+        finally:
+            gc.enable()
+        """,
+    ),
+}
+
+HEALTHY: dict[str, str] = {
+    "gradients set to zero in place": """
+        def fit():
+            for _ in range(30):
+                x, y = batch()
+                loss = (model(x) - y).pow(2).mean()
+                optimizer.zero_grad(set_to_none=False)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        fit()
+        """,
+    "gradients accumulated over four backwards": """
+        for step in range(80):
+            x, y = batch()
+            ((model(x) - y).pow(2).mean() / 4).backward()
+            if step % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+        """,
+    "gradients zeroed behind autograd's back": """
+        for _ in range(30):
+            x, y = batch()
+            (model(x) - y).pow(2).mean().backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad.data.zero_()
+        """,
+    "gradients that decay": """
+        for _ in range(30):
+            x, y = batch()
+            (model(x) - y).pow(2).mean().backward()
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.grad *= 0.9
+        """,
+    "two optimizers, one going backward through the other's model": """
+        other = Net()
+        second = torch.optim.Adam(other.parameters())
+        head = nn.Linear(1, 8)
+        third = torch.optim.Adam(head.parameters())
+        memguard.watch(model, optimizer, other, second, head, third)
+        for _ in range(30):
+            x, y = batch()
+            second.zero_grad(set_to_none=False)
+            other(x).pow(2).mean().backward()
+            second.step()
+            third.zero_grad(set_to_none=False)
+            other(head(y)).mean().backward()
+            third.step()
+        """,
+    "a closure that clears": """
+        lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=4)
+        x, y = batch()
+        def closure():
+            lbfgs.zero_grad(set_to_none=False)
+            loss = (model(x) - y).pow(2).mean()
+            loss.backward()
+            return loss
+        for _ in range(12):
+            lbfgs.step(closure)
+        """,
+    "sparse gradients that are cleared": """
+        table = nn.Embedding(50, 8, sparse=True)
+        sparse = torch.optim.SGD([*table.parameters()], lr=0.1)
+        memguard.watch(table, sparse)
+        for _ in range(30):
+            sparse.zero_grad(set_to_none=False)
+            table(torch.randint(0, 50, (16,))).sum().backward()
+            sparse.step()
+        """,
+    "several backwards of one episode": """
+        for _ in range(30):
+            optimizer.zero_grad(set_to_none=False)
+            for _ in range(3):
+                x, y = batch()
+                (model(x) * y).mean().backward()
+            optimizer.step()
+        """,
+    "an inner loop of fast weights": """
+        for _ in range(30):
+            x, y = batch()
+            fast = {name: value for name, value in model.named_parameters()}
+            loss = (torch.func.functional_call(model, fast, (x,)) - y).pow(2).mean()
+            slopes = torch.autograd.grad(loss, list(fast.values()), create_graph=True)
+            fast = {n: v - 0.1 * g for (n, v), g in zip(fast.items(), slopes)}
+            optimizer.zero_grad(set_to_none=False)
+            (torch.func.functional_call(model, fast, (x,)) - y).pow(2).mean().backward()
+            optimizer.step()
+            del loss, slopes, fast
+        """,
+    "an attack on a model in evaluation mode": """
+        model.eval()
+        for _ in range(20):
+            x = torch.randn(4096, 8, requires_grad=True)
+            slope, = torch.autograd.grad(model(x).sum(), x)
+        """,
+    "features of a frozen network in evaluation mode": """
+        judge = Net().eval().requires_grad_(False)
+        memguard.watch(model, optimizer, judge)
+        for _ in range(20):
+            x = torch.randn(4096, 8)
+            optimizer.zero_grad()
+            judge(model(x).expand(-1, 8)).mean().backward()
+            optimizer.step()
+        """,
+    "an inner output of a network in evaluation mode": """
+        seen = []
+        judge = Net().eval()
+        judge.first.register_forward_hook(lambda module, args, output: seen.append(output))
+        memguard.watch(model, optimizer, judge)
+        for _ in range(20):
+            x = torch.randn(4096, 8)
+            optimizer.zero_grad()
+            judge(model(x).expand(-1, 8))
+            seen.pop().mean().backward()
+            optimizer.step()
+        """,
+    "an evaluation without graphs": """
+        model.eval()
+        with torch.no_grad():
+            for _ in range(20):
+                model(torch.randn(4096, 8)).mean().item()
+        """,
+    "two backwards through one graph": """
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            out.mean().backward(retain_graph=True)
+            (out - y).pow(2).mean().backward()
+            optimizer.step()
+        """,
+    "a graph that the next step's backward goes through": """
+        state = torch.zeros(32, 1)
+        for step in range(30):
+            state = (model(torch.randn(32, 8)) + (state if step % 4 else 0)) / 2
+            model.zero_grad()
+            state.mean().backward(retain_graph=True)
+            guard.step()
+        """,
+    "one backward for each of several losses": """
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            for loss in (out.mean(), (out - y).pow(2).mean()):
+                loss.backward(retain_graph=True)
+            optimizer.step()
+        """,
+    "a cache emptied now and then": """
+        for step in range(30):
+            train_step(model, optimizer)
+            if step % 10 == 0:
+                torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        """,
+    "a cache emptied after each run of an installed trainer's loop": """
+        trainer = {}
+        code = "def run(step):\\n for _ in range(20):\\n  step()"
+        exec(compile(code, "/opt/site-packages/trainer/loop.py", "exec"), trainer)
+        for fold in range(2):
+            trainer["run"](lambda: train_step(model, optimizer))
+            torch.cuda.empty_cache()
+        """,
+    "a cache emptied after each comprehension of steps": """
+        for epoch in range(2):
+            losses = [train_step(model, optimizer).item() for _ in range(20)]
+            torch.cuda.empty_cache()
+        """,
+    "a loop that collects by itself": """
+        import gc
+        gc.disable()
+        try:
+            for step in range(120):
+                train_step(model, optimizer)
+                if step % 50 == 0:
+                    gc.collect(1)
+        finally:
+            gc.enable()
+        """,
+}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_is_told_once(habit: str, tmp_path: Path) -> None:
+    """A warning with its line and a way out, and a verdict of clean: nothing grows."""
+    kind, summary, way_out, source = HABITS[habit]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = Run(tmp_path, source)
+
+    [finding] = run.report.findings
+    [holder] = finding.holders
+    assert not run.stopped
+    assert run.report.verdict == "clean"
+    assert not run.report.failures
+    assert (finding.kind, finding.severity) == (kind, "warning")
+    assert summary in finding.summary
+    assert [holder.line] == run.marked
+    assert holder.file == run.file
+    assert way_out in f"{holder.fix} {finding.advice}"
+    assert [one.category for one in told] == [memguard.LeakWarning]
+    assert told[0].lineno == run.marked[0]
+
+
+@pytest.mark.parametrize("twin", HEALTHY)
+def test_its_healthy_twin_is_left_alone(twin: str, tmp_path: Path) -> None:
+    """No warning and no finding of any kind."""
+    run = Run(tmp_path, HEALTHY[twin])
+
+    assert not run.report.findings
+    assert not run.report.failures
+
+
+@pytest.mark.filterwarnings("ignore::memguard.LeakWarning")
+def test_the_unused_graph_is_weighed(tmp_path: Path) -> None:
+    """What one evaluation forward saves: the batch and the hidden layer, four bytes a number."""
+    run = Run(tmp_path, HABITS["an evaluation that builds graphs"][3].replace("4096", "8192"))
+    [finding] = run.report.findings
+    assert f"{8192 * (8 + 16) * 4 // 1024} KiB" in finding.summary
+
+
+def test_a_habit_can_be_ignored(tmp_path: Path) -> None:
+    """A suppression of its kind leaves it out, and the report says so."""
+    run = Run(
+        tmp_path,
+        HABITS["gradients that nobody clears"][3],
+        watch='guard = memguard.watch(model, optimizer, ignore="kind:grad")\n',
+    )
+    assert not run.report.findings
+    assert [one.finding.kind for one in run.report.ignored] == ["grad"]
+
+
+@pytest.mark.filterwarnings("error::memguard.LeakWarning")
+def test_a_habit_never_ends_the_job(tmp_path: Path) -> None:
+    """Not even where warnings are errors."""
+    run = Run(tmp_path, HABITS["gradients that nobody clears"][3])
+    assert not run.stopped
+    assert _kinds(run.report.findings) == ["grad"]
+
+
+def _kinds(findings: tuple[Finding, ...]) -> list[str]:
+    return [finding.kind for finding in findings]

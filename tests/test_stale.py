@@ -1,0 +1,319 @@
+"""Objects that were declared dead, blocks that leave something behind, graphs kept for long."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import Mlp
+from programs import Run
+from things import Box, Thing
+
+import memguard
+from memguard.expectations import GRACE, PATIENCE, Expectations
+from memguard.judge.survivors import PINNED_MOST, PINNED_STEPS, is_pinned
+from memguard.records import Finding
+
+HELD = """
+class Sweep:
+    def __init__(self):
+        self.models = {}
+    def fold(self, number):
+        fold_model = Net()
+        self.models[number] = fold_model  # grows
+        guard.expect_freed(fold_model, "fold 3 model")
+sweep = Sweep()
+sweep.fold(3)
+for _ in range(12):
+    train_step(model, optimizer)
+"""
+
+
+def test_what_was_declared_dead_and_lives_is_told(tmp_path: Path) -> None:
+    """Some steps later, as a warning with its chain, line, weight and a way out."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = Run(tmp_path, HELD)
+
+    [finding] = run.report.findings
+    [holder] = finding.holders
+    parameters = sum(p.numel() for p in run_model().parameters())
+    assert not run.stopped
+    assert (finding.kind, finding.severity) == ("stale", "warning")
+    assert finding.step - finding.first_step == 2 + GRACE
+    assert finding.summary.startswith("fold 3 model was to be freed")
+    assert finding.growth.total.bytes == 4 * parameters
+    assert (holder.name, holder.line) == ("sweep.models", run.marked[0])
+    assert holder.chain[-1].startswith("[")
+    assert "take it out of sweep.models" in finding.advice
+    assert len(told) == 1
+
+
+def run_model() -> torch.nn.Module:
+    """The model of `programs.PRELUDE`, by its sizes."""
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 1))
+
+
+def test_what_dies_in_time_is_not_told(tmp_path: Path) -> None:
+    """A batch that the next step replaces, and a model whose variable is deleted."""
+    run = Run(
+        tmp_path,
+        """
+        other = Net()
+        guard.expect_freed(other, "the other model")
+        del other
+        for _ in range(20):
+            x, y = batch()
+            guard.expect_freed(x, "batch")
+            optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+        """,
+    )
+    assert not run.report.findings
+
+
+@pytest.mark.parametrize("value", [[torch.ones(1)], {"x": 1}, 3, None])
+def test_what_cannot_be_referred_to_weakly_is_refused(value: Any) -> None:
+    """One error that names the object, its type and what is accepted."""
+    with memguard.watch(Mlp()) as guard:
+        with pytest.raises(memguard.UsageError, match=r"the batch is of type \w+, .* accepted"):
+            guard.expect_freed(value, "the batch")
+        with pytest.raises(memguard.UsageError, match="the batch is of type"):
+            memguard.expect_freed(value, "the batch")
+
+
+def test_a_name_is_wanted() -> None:
+    """An object of which nobody knows what to call it is refused."""
+    with pytest.raises(memguard.UsageError, match="name is ''"):
+        memguard.expect_freed(Thing(), "")
+
+
+class Waiting:
+    """Expectations with a clock and a collector of the test's own."""
+
+    def __init__(self) -> None:
+        self.told: list[Finding] = []
+        self.collected = -1
+        self.expectations = Expectations(2, lambda: self.collected, self.told.append)
+
+    def after(self, steps: int) -> list[Finding]:
+        """What is told once so many steps have passed since a ring was declared dead."""
+        self.expectations.expect(ring(), "a ring", 0)
+        for step in range(steps):
+            self.expectations.look(step + 1)
+        return self.told
+
+
+def ring() -> Thing:
+    """A thing that only a collection frees."""
+    thing = Thing()
+    thing.itself = thing  # type: ignore[attr-defined]
+    return thing
+
+
+def test_a_cycle_is_given_time_for_a_collection() -> None:
+    """It is told when none has come for long, as the cycle it is."""
+    gc.collect()
+    gc.disable()
+    try:
+        assert not Waiting().after(PATIENCE // 2)
+        [finding] = Waiting().after(PATIENCE + 2 * GRACE)
+    finally:
+        gc.enable()
+    assert "reference cycle" in finding.unnamed
+    assert "gc.collect()" in finding.advice
+    gc.collect()
+
+
+def test_expectations_hold_nothing() -> None:
+    """What is waited for dies at once, and is forgotten."""
+    waiting = Waiting()
+    thing = Thing()
+    seen = weakref.ref(thing)
+    waiting.expectations.expect(thing, "a thing", 0)
+    del thing
+    assert seen() is None
+    waiting.expectations.look(100)
+    assert not waiting.told
+
+
+# --- blocks ---
+
+
+def test_a_block_that_leaves_nothing_is_clean() -> None:
+    """A whole training in a function of its own is gone with it."""
+
+    def fold() -> float:
+        model = Mlp()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 8)).sum()
+            loss.backward()
+            optimizer.step()
+        return float(loss.item())
+
+    with memguard.scope("fold 3", action="raise") as found:
+        assert str(found) == "memguard: fold 3 is not over yet"
+        fold()
+    assert not found.findings
+    assert found.report.verdict == "clean"
+    assert str(found) == "memguard: clean: fold 3 leaves nothing behind"
+
+
+def test_a_block_tells_of_the_model_it_leaves() -> None:
+    """The outermost module alone, with who holds it and how to let go."""
+    box = Box()
+    telling = pytest.warns(memguard.LeakWarning, match="fold 3 leaves 1 module behind")
+    with telling, memguard.scope("fold 3") as found:
+        box.put(Mlp())
+
+    [finding] = found.findings
+    [holder] = finding.holders
+    assert (finding.kind, finding.severity) == ("stale", "warning")
+    assert holder.name == "box.content"
+    assert holder.code == "self.content.append(thing)"
+    assert "take it out of box.content" in finding.advice
+    assert finding.growth.total.bytes == 4 * sum(p.numel() for p in box.content[0].parameters())
+
+
+def test_a_block_tells_graphs_and_tensors_apart_from_models() -> None:
+    """An optimizer that is kept, and a graph that somebody else keeps, are two findings."""
+    box, losses = Box(), []
+    with memguard.scope("trial", action="off") as found:
+        model = Mlp()
+        losses.append(model(torch.ones(1, 8)).sum())
+        box.put(torch.optim.SGD(model.parameters()))
+        del model
+    assert [finding.holders[0].name for finding in found.findings] == ["box.content", "losses[...]"]
+    assert "optimizer" in found.findings[0].summary
+    assert "graph" in found.findings[1].summary
+
+
+def test_a_single_tensor_is_told_with_its_variable() -> None:
+    """A variable of the block lives on after it, and counts."""
+    with memguard.scope("cell", action="off") as found:
+        left = torch.zeros(1000)
+    [finding] = found.findings
+    assert finding.holders[0].name == "left"
+    assert finding.holders[0].fix == "del left"
+    assert finding.growth.total.bytes == left.untyped_storage().nbytes()
+
+
+def test_what_is_to_be_kept_is_not_told() -> None:
+    """A model, with all that is inside it."""
+    with memguard.scope("fold 3", action="raise") as fold:
+        best = Mlp()
+        fold.keep(best, best(torch.ones(1, 8)).detach())
+    assert not fold.findings
+    assert best.head is not None
+
+
+def test_a_block_can_raise() -> None:
+    """A leak, with its report."""
+    leaking = pytest.raises(memguard.LeakError, match="leaves 1 module behind")
+    with leaking as caught, memguard.scope("fold 3", action="raise"):
+        left = Mlp()
+    assert caught.value.report.verdict == "leak"
+    assert left is not None
+
+
+def test_a_block_left_by_an_exception_is_not_judged() -> None:
+    """The exception comes through, and holds the frames it has passed."""
+    found = memguard.scope("fold 3", action="raise")
+    with pytest.raises(KeyError), found:
+        left = Mlp()
+        raise KeyError(left)
+    assert not found.findings
+
+
+@pytest.mark.parametrize("given", [{"name": 3}, {"name": ""}, {"action": "shout"}])
+def test_a_wrong_block_is_refused(given: dict[str, Any]) -> None:
+    """Before it begins."""
+    with pytest.raises(memguard.UsageError, match=r"memguard\.scope: .* accepted: "):
+        memguard.scope(**given)
+
+
+def test_what_a_block_expects_to_be_freed_is_asked_for_at_its_end() -> None:
+    """Also what was born before it."""
+    box = Box()
+    box.put(Thing())
+    with memguard.scope("fold 3", action="off") as found:
+        memguard.expect_freed(box.content[0], "the thing")
+    [finding] = found.findings
+    assert finding.summary == "the thing was to be freed and is still alive"
+    assert finding.holders[0].name == "box.content"
+
+
+def test_the_guard_asks_for_what_is_expected_outside_a_block() -> None:
+    """The one that was opened last."""
+    thing = Thing()
+    with memguard.watch(action="warn") as guard:
+        memguard.expect_freed(thing, "the thing")
+        for _ in range(2 + GRACE - 1):
+            guard.step()
+        with pytest.warns(memguard.LeakWarning, match="the thing was to be freed"):
+            guard.step()
+    assert [finding.kind for finding in guard.report().findings] == ["stale"]
+    assert guard.report().verdict == "suspect"
+
+
+def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> None:
+    """On standard error; what has died by then is not told."""
+    done = python(
+        "-c",
+        "import memguard\n"
+        "class Thing: pass\n"
+        "held, gone = Thing(), Thing()\n"
+        "memguard.expect_freed(held, 'the first')\n"
+        "memguard.expect_freed(gone, 'the second')\n"
+        "del gone\n",
+    )
+    assert done.returncode == 0
+    assert "the first was to be freed and is still alive" in done.stderr
+    assert "global held" in done.stderr
+    assert "the second" not in done.stderr
+
+
+# --- graphs kept for long ---
+
+
+def test_a_graph_kept_for_long_is_a_note(tmp_path: Path) -> None:
+    """Told to nobody, and the verdict is clean; the report has its holder and weight."""
+    run = Run(
+        tmp_path,
+        f"""
+        best = None
+        for _ in range({PINNED_STEPS + 60}):
+            loss = train_step(model, optimizer)
+            if best is None:
+                best = loss
+        """,
+    )
+    [finding] = run.report.findings
+    assert run.report.verdict == "clean"
+    assert (finding.kind, finding.severity) == ("stale", "info")
+    assert finding.holders[0].name == "best"
+    assert finding.steps == (0, 0)
+    assert "1 autograd graph has been kept for" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("births", "pinned"),
+    [
+        ([3], True),
+        ([3, 4, 5, 6], True),
+        (list(range(PINNED_MOST + 1)), False),
+        ([3, PINNED_STEPS], False),
+        ([3, PINNED_STEPS + 4, PINNED_STEPS + 5], True),
+        ([PINNED_STEPS + 5], False),
+        ([], False),
+    ],
+)
+def test_pinned_are_few_and_old(births: list[int], pinned: bool) -> None:
+    """Those of the present do not count; one of last year and one of yesterday are growth."""
+    assert is_pinned(PINNED_STEPS + 6, births, 2) is pinned
