@@ -6,6 +6,7 @@ Where torch offers no hook a public function is wrapped, and only `memguard run`
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,10 @@ class _OptimizerSteps:
         self._under_way: list[None] = []
         self._handle: Any = None
 
+    def unlock(self) -> None:
+        """Begin with a lock of its own, in a forked child."""
+        self._lock = threading.RLock()
+
     def add(self, listener: Callable[[Any], None]) -> None:
         """Begin to tell `listener` of every step."""
         with self._lock:
@@ -53,11 +58,18 @@ class _OptimizerSteps:
         try:
             for listener in self._listeners:
                 listener(optimizer)
+        except RecursionError:
+            # The user's own calls have left no room for ours: one event is not heard of.
+            return
         finally:
             under_way.pop()
 
 
 _optimizer_steps = _OptimizerSteps()
+
+# Another thread of the parent may have held the lock, and is not in the child to let it go.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_optimizer_steps.unlock)
 
 
 def on_every_optimizer_step(hook: Callable[[Any], None]) -> Undo:

@@ -18,7 +18,7 @@ from memguard.creation import Creation
 from memguard.figures import Figures
 from memguard.judge.chains import Look
 from memguard.pace import Pace
-from memguard.parts import Parts
+from memguard.parts import TOO_DEEP, Parts
 from memguard.records import Finding
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
@@ -194,6 +194,8 @@ class WatchedLoop:
             self._pace.heard()
             if event(*args):
                 self._end_step()
+        except RecursionError:
+            self.parts.exhausted["events"] = TOO_DEEP
         except Exception as error:
             self.parts.note("events", error)
         finally:

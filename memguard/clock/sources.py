@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -288,6 +289,12 @@ class Sources:
             undo()
 
     def _gone(self, reference: Any) -> None:
+        # Python prints what a weak reference's callback raises. In a forked child, and when the
+        # interpreter goes down and takes modules apart, there is nothing left to tidy.
+        if self._here is _hooks.here and not sys.is_finalizing():
+            self._safely(self._forget, reference)
+
+    def _forget(self, reference: Any) -> None:
         for key in [key for key, known in self._roots.items() if known is reference]:
             del self._roots[key]
             self._beating.discard(key)
