@@ -9,7 +9,7 @@ from typing import Any
 from memguard import _torch
 from memguard._version import __version__
 from memguard.sensors.devices import Backend, used_backends
-from memguard.sensors.host import Host, host_limit
+from memguard.sensors.host import Host, host_limit, host_room
 from memguard.settings import Settings
 
 
@@ -35,6 +35,10 @@ class Figures:
         backend = _backend_of(device)
         limit = backend.limit() if backend is not None else None
         return limit if limit is not None else host_limit()
+
+    def room(self) -> int:
+        """Bytes of host memory that may still be taken."""
+        return host_room()
 
     def used(self, device: str = "cpu") -> int:
         """Bytes of `device` in use now."""

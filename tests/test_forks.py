@@ -193,7 +193,7 @@ def test_the_child_may_drop_the_model() -> None:
 def test_the_child_may_drop_the_model_whatever_threads_its_parent_had(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A lock that another thread held at the fork is nobody's in the child: nothing waits for it."""
+    """A lock that another thread held at the fork is nobody's there: nothing waits for it."""
     model, optimizer = MLP.set_up()
     with memguard.watch(model, optimizer):
         train_step(MLP, model, optimizer, 0)

@@ -10,6 +10,8 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 # cgroup v1 writes "no limit" as a page-rounded 2**63 - 1.
 _NO_LIMIT = 1 << 60
+_CGROUP_USED = "/sys/fs/cgroup/memory.current"
+_CGROUP_DETAILS = "/sys/fs/cgroup/memory.stat"
 
 
 class Host:
@@ -40,3 +42,30 @@ def host_limit(files: tuple[str, ...] = _CGROUP_LIMITS) -> int:
         if text.isdigit() and int(text) < min(_NO_LIMIT, total):
             return int(text)
     return total
+
+
+def host_room() -> int:
+    """Bytes that may still be taken before the machine's RAM or the cgroup's limit is full."""
+    import psutil
+
+    room = int(psutil.virtual_memory().available)
+    limit, used = _number_in(_CGROUP_LIMITS[0]), _number_in(_CGROUP_USED)
+    if limit is not None and used is not None:
+        # Pages of files that nobody has asked for lately are given up first.
+        room = min(room, limit - used + _inactive_files())
+    return max(0, room)
+
+
+def _number_in(name: str) -> int | None:
+    try:
+        return int(Path(name).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such group, or "max"
+        return None
+
+
+def _inactive_files() -> int:
+    try:
+        lines = Path(_CGROUP_DETAILS).read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
