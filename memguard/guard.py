@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from memguard import _torch, reactions
-from memguard.errors import LeakError, LeakWarning
+from memguard.errors import LeakError
 from memguard.figures import environment
 from memguard.loop import WatchedLoop
-from memguard.records import Failure, Finding, Report, Verdict
+from memguard.records import Finding, Report, Verdict
 from memguard.settings import Settings
+from memguard.telling import Teller
 
 
 class Guard:
@@ -25,6 +25,7 @@ class Guard:
 
     Attributes:
         settings: the settings in force.
+        teller: what is done with a finding.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -35,9 +36,8 @@ class Guard:
         self._on_close: Callable[[Guard], None] | None = None
         # Whether `memguard run` made it: then the program's own `close` is not the end.
         self._is_process = False
-        # Called with the report of a leak that is about to be raised.
-        self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
+        self.teller = Teller(settings, self._loop.parts)
 
     def step(self) -> None:
         """Say that one turn of the loop has ended; from now on only this call does.
@@ -101,8 +101,22 @@ class Guard:
         if self._on_close is not None:
             self._on_close(self)
         if self._process == os.getpid():
-            self._write_report()
+            self.teller.write(self.report(), last=True)
         self._loop.end()
+
+    @property
+    def before_raising(self) -> Callable[[Report], None] | None:
+        """Called with the report of a leak that is about to be raised."""
+        return self.teller.before_raising
+
+    @before_raising.setter
+    def before_raising(self, called: Callable[[Report], None] | None) -> None:
+        self.teller.before_raising = called
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a leak was told and the loop is to end at its next safe point (action `stop`)."""
+        return self.teller.should_stop
 
     @property
     def closed(self) -> bool:
@@ -152,7 +166,6 @@ class Guard:
     def _react(self, told: list[Finding]) -> None:
         """Tell new findings; the only place from which an exception may reach the user's loop."""
         report = self.report()
-        self._write_report(report)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
         news = replace(
             report,
@@ -161,28 +174,9 @@ class Guard:
             verdict=worst,
         )
         try:
-            if (
-                self.before_raising is not None
-                and worst == "leak"
-                and self.settings.action == "raise"
-            ):
-                self.before_raising(report)
-            reactions.react(self.settings.action, news)
+            self.teller.tell(report, news)
         except LeakError as error:
             raise LeakError(str(error), report) from None
-        except LeakWarning:
-            # Filters turn warnings into errors; only a leak may end the job.
-            if worst == "leak":
-                raise
-        except Exception as error:
-            step = self._loop.clock.step
-            self._loop.parts.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
-
-    def _write_report(self, report: Report | None = None) -> None:
-        if self.settings.report is None:
-            return
-        rank = self._loop.parts.do("rank", _torch.rank) or 0
-        reactions.write(report or self.report(), self.settings.report, rank)
 
     def _verdict(self) -> Verdict:
         if any(finding.severity == "leak" for finding in self._loop.cases.findings.values()):

@@ -22,17 +22,22 @@ from memguard.values import (
     Size,
     Unreadable,
     read_action,
+    read_function,
     read_ignore,
     read_report,
+    read_seconds,
     read_share,
     read_size,
     read_steps,
+    read_switch,
 )
 
 __all__ = ["OPTIONS", "Action", "Option", "Settings", "Size"]
 
 _PREFIX = "MEMGUARD"
 _LONGEST_SHOWN = 80
+_A_FUNCTION = "a function, or where to import it from: package.module:function"
+Function = Callable[..., Any] | str
 # Variables share a prefix, so the usual 0.6 would find everything alike.
 _ALIKE = 0.8
 
@@ -111,9 +116,9 @@ class Settings:
         "raise",
         "MEMGUARD",
         read_action,
-        "raise, warn, log or off (1 for raise, 0 for off)",
+        "raise, warn, log, stop or off (1 for raise, 0 for off)",
         "ACTION",
-        "what to do about a leak: raise, warn, log or off",
+        "what to do about a leak: raise, warn, log, stop or off",
     )
     window: int = _option(
         2,
@@ -170,6 +175,38 @@ class Settings:
         "patterns, separated by commas, or the name of a file with one pattern a line",
         "PATTERN",
         "findings to leave out: a pattern such as holder:losses, or a file of them",
+    )
+    on_leak: Function | None = _option(
+        None,
+        "MEMGUARD_ON_LEAK",
+        read_function,
+        _A_FUNCTION,
+        "FUNCTION",
+        "function to call with the report of a leak before it is reacted to (package.module:name)",
+    )
+    on_step: Function | None = _option(
+        None,
+        "MEMGUARD_ON_STEP",
+        read_function,
+        _A_FUNCTION,
+        "FUNCTION",
+        "function to call with a few figures at each step's end (package.module:name)",
+    )
+    ask: bool | None = _option(
+        None,
+        "MEMGUARD_ASK",
+        read_switch,
+        "yes or no (1 or 0)",
+        "YES|NO",
+        "whether `memguard ask` is answered (where a whole process is guarded: yes)",
+    )
+    watchdog: float | None = _option(
+        None,
+        "MEMGUARD_WATCHDOG",
+        read_seconds,
+        "seconds, a number above 0",
+        "SECONDS",
+        "seconds without a step after which it is said that steps have stopped",
     )
     problems: tuple[str, ...] = ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -16,15 +17,22 @@ from typing import Any, Literal
 from memguard.patterns import Pattern, checked, read_line, read_lines
 from memguard.units import format_bytes, parse_share, parse_size
 
-Action = Literal["raise", "warn", "log", "off"]
+Action = Literal["raise", "warn", "log", "stop", "off"]
 
+_SWITCH = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
 _ACTIONS: dict[str, Action] = {
-    **dict.fromkeys(("raise", "1", "true", "yes", "on"), "raise"),
+    **{word: "raise" if on else "off" for word, on in _SWITCH.items()},
+    "raise": "raise",
     "warn": "warn",
     "log": "log",
-    **dict.fromkeys(("off", "0", "false", "no"), "off"),
+    "stop": "stop",
 }
 _WHOLE_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_LONGEST = 1e6  # some eleven days; beyond years, waiting overflows
 _REPORT_ENDINGS = (".json", ".html", ".txt")
 _REPORT_FIELDS = ("rank", "pid", "step")
 # Names that nobody gives to what a finding is about, so that a list which is missing is noticed.
@@ -59,6 +67,13 @@ def read_action(value: Any, folder: str) -> Action:
     if not isinstance(value, (str, bool, int)):
         raise TypeError(value)
     return _ACTIONS[str(value).strip().lower()]
+
+
+def read_switch(value: Any, folder: str) -> bool:
+    """Yes or no, by the usual words and numbers."""
+    if not isinstance(value, (str, bool, int)):
+        raise TypeError(value)
+    return _SWITCH[str(value).strip().lower()]
 
 
 def read_steps(value: Any, folder: str) -> int:
@@ -102,6 +117,26 @@ def read_share(value: Any, folder: str) -> float:
     if not 0.0 < share <= 1.0:
         raise ValueError(value)
     return share
+
+
+def read_seconds(value: Any, folder: str) -> float:
+    """A number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, (str, Real)):
+        raise TypeError(value)
+    seconds = float(value)
+    if not 0.0 < seconds < _LONGEST:
+        raise ValueError(value)
+    return seconds
+
+
+def read_function(value: Any, folder: str) -> Callable[..., Any] | str:
+    """A function, or where it will be found: nothing is imported before it is called."""
+    if callable(value):
+        function: Callable[..., Any] = value
+        return function
+    if not isinstance(value, str) or not _REFERENCE.fullmatch(value.strip()):
+        raise ValueError(value)
+    return value.strip()
 
 
 def read_report(value: Any, folder: str) -> str:
