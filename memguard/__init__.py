@@ -20,6 +20,7 @@ from memguard.errors import (
 )
 
 if TYPE_CHECKING:
+    from memguard import exporters
     from memguard.alive import WhyAlive, why_alive
     from memguard.guard import Guard
     from memguard.records import Report
@@ -40,6 +41,7 @@ __all__ = [
     "__version__",
     "assert_freed",
     "assert_no_growth",
+    "exporters",
     "watch",
     "why_alive",
 ]
@@ -50,6 +52,7 @@ _LATE = {
     "WhyAlive": "memguard.alive",
     "assert_freed": "memguard.testing.asserting",
     "assert_no_growth": "memguard.testing.asserting",
+    "exporters": "memguard.exporters",
     "watch": "memguard.watching",
     "why_alive": "memguard.alive",
 }
@@ -60,7 +63,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_LATE[name]), name)
+        module = importlib.import_module(_LATE[name])
+        value = module if _LATE[name] == f"{__name__}.{name}" else getattr(module, name)
         globals()[name] = value
         return value
 

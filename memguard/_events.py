@@ -63,6 +63,22 @@ class _OptimizerSteps:
             return
         finally:
             under_way.pop()
+            if not self._listeners:
+                self._leave_within()
+
+    def _leave_within(self) -> None:
+        """The last listener left while it was told: take the entry out while torch walks its table.
+
+        Only where ours is the last entry, after which torch looks no further.
+        """
+        with self._lock:
+            handle = self._handle
+            if self._listeners or self._under_way or handle is None:
+                return
+            table = handle.hooks_dict_ref()
+            if table and next(reversed(table)) == handle.id:
+                handle.remove()
+                self._handle = None
 
 
 _optimizer_steps = _OptimizerSteps()

@@ -26,6 +26,7 @@ from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_NODES, MAX_REACH, MOST_SECONDS_PER_NODE, steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
+from memguard.step_figures import StepFigures
 
 # With this many canaries alive no more are spent on audits; the rest is for the steps' own.
 MAX_AUDITED = 400
@@ -66,7 +67,8 @@ class WatchedLoop:
         clock = self.clock = Clock()
         self.parts = Parts(lambda: clock.step)
         self.governor = Governor(settings.overhead)
-        self._tape = Tape()
+        # Who is told of each step is told when it ends.
+        self._tape = Tape() if settings.on_step is None else Tape(most=0)
         self._pace = Pace(self.governor, self._tape)
         self.figures = Figures(settings)
         self._canaries = Canaries(settings.window)
@@ -83,6 +85,9 @@ class WatchedLoop:
             self._creation,
             self.figures,
             self.parts,
+        )
+        self._step_figures = StepFigures.wanted(
+            settings, self.figures, self.cases, self._canaries, self.governor
         )
         self._canary_due = True
         self._looked_at = 0
@@ -194,6 +199,8 @@ class WatchedLoop:
             self._pace.heard()
             if event(*args):
                 self._end_step()
+                if self._step_figures is not None:
+                    self.parts.do("on_step", self._step_figures.tell, self.clock.step)
         except RecursionError:
             self.parts.exhausted["events"] = TOO_DEEP
         except Exception as error:

@@ -511,7 +511,7 @@ def test_the_watchdog_takes_seconds(value: Any, seconds: float) -> None:
 @pytest.mark.parametrize("value", [0, -1, "soon", float("nan"), float("inf"), True, 1e9])
 def test_a_watchdog_that_could_never_bark_is_refused(value: Any) -> None:
     """Neither nothing nor forever is a time to wait."""
-    with pytest.raises(SettingsError, match="watchdog is .*; accepted: seconds, a number above 0"):
+    with pytest.raises(SettingsError, match=r"^watchdog is .*; accepted: seconds"):
         read({"watchdog": value})
 
 
