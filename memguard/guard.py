@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from memguard._events import nothing
+from memguard._torch import Undo
+from memguard.asking import answer_with
 from memguard.errors import LeakError
 from memguard.figures import environment
 from memguard.loop import WatchedLoop
 from memguard.records import Finding, Report, Verdict
 from memguard.settings import Settings
 from memguard.telling import Teller
+from memguard.watchdog import Watchdog
 
 
 class Guard:
@@ -34,6 +38,7 @@ class Guard:
         self._closed = False
         self._depth = 0
         self._on_close: Callable[[Guard], None] | None = None
+        self._undo: list[Undo] = []
         # Whether `memguard run` made it: then the program's own `close` is not the end.
         self._is_process = False
         self._loop = WatchedLoop(settings, self._react, self.finish)
@@ -98,6 +103,8 @@ class Guard:
             return
         self._closed = True
         self._loop.fall_silent()
+        while self._undo:
+            self._loop.parts.do("hook removal", self._undo.pop())
         if self._on_close is not None:
             self._on_close(self)
         if self._process == os.getpid():
@@ -151,6 +158,16 @@ class Guard:
                     print(f"memguard: {problem}", file=sys.stderr)
         self._loop.begin(process)
         self.adopt(modules, optimizers)
+        self._attend(process)
+
+    def _attend(self, process: bool) -> None:
+        """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
+        do, loop = self._loop.parts.do, self._loop
+        if self.settings.ask or (process and self.settings.ask is None):
+            self._undo.append(do("ask", answer_with, self.report) or nothing)
+        if self.settings.watchdog is not None:
+            dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
+            self._undo.append(do("watchdog", dog.begin) or nothing)
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
@@ -159,6 +176,7 @@ class Guard:
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
         self._closed = True
+        self._undo.clear()  # neither the thread nor the signal's question has come along
         self._loop.fall_silent()
 
     # --- telling ---

@@ -31,10 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # That process is the user's own, so no other command's imports go into it.
         own, program = run.split(given[1:])
         return run.run(run_parser.parse_args(own, argparse.Namespace(program=program)))
-    from memguard.cli import show
+    from memguard.cli import ask, show
 
-    show.add_parser(commands)
-    return show.run(parser.parse_args(given))
+    for command in (show, ask):
+        command.add_parser(commands)
+    args = parser.parse_args(given)
+    status: int = args.run(args)
+    return status
 
 
 class _Parser(argparse.ArgumentParser):
