@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -151,6 +151,22 @@ def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
         return nothing
     table[id(wrapper)] = table[id(original)]
     return functools.partial(table.pop, id(wrapper), None)
+
+
+def undo_all(undos: Iterable[Undo]) -> None:
+    """Undo each of them, whatever others do.
+
+    Raises:
+        Exception: what the last one that failed failed with.
+    """
+    failure: Exception | None = None
+    for undo in undos:
+        try:
+            undo()
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def nothing() -> None:

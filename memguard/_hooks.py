@@ -48,15 +48,15 @@ class ModuleHook:
         self._here = here
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
-        # First of all, and constant to dynamo: what follows is never traced.
-        if is_traced():
-            return
-        if self._here is here:
-            try:
-                self._seen(module, output)
-            except RecursionError:
-                # The user's own calls have left no room for ours: one event is not heard of.
+        try:
+            # First of all, and constant to dynamo: what follows is never traced.
+            if is_traced():
                 return
+            if self._here is here:
+                self._seen(module, output)
+        except RecursionError:
+            # The user's own calls have left no room for ours: one event is not heard of.
+            return
 
     def table(self) -> _Hooks | None:
         """The hooks of the module it is in; None when the module is gone."""

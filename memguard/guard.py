@@ -38,7 +38,7 @@ class Guard:
         self._closed = False
         self._depth = 0
         self._on_close: Callable[[Guard], None] | None = None
-        self._undo: list[Undo] = []
+        self._undo: dict[str, Undo] = {}
         # Whether `memguard run` made it: then the program's own `close` is not the end.
         self._is_process = False
         self._loop = WatchedLoop(settings, self._react, self.finish)
@@ -81,7 +81,7 @@ class Guard:
                 "seconds": loop.governor.spent,
                 "audits": loop.audits,
             },
-            environment=environment(),
+            environment=loop.parts.do("environment", environment) or {},
             memory=loop.parts.do("memory figures", loop.figures.memory) or {},
             failures=tuple(loop.parts.failures.values()),
             libraries=_worst_first(f for f in loop.cases.findings.values() if f.known is not None),
@@ -104,11 +104,13 @@ class Guard:
         self._closed = True
         self._loop.fall_silent()
         while self._undo:
-            self._loop.parts.do("hook removal", self._undo.pop())
+            self._loop.parts.do(*self._undo.popitem())
         if self._on_close is not None:
             self._on_close(self)
-        if self._process == os.getpid():
-            self.teller.write(self.report(), last=True)
+        if self._process == os.getpid() and self.settings.report is not None:
+            whole = self._loop.parts.do("report", self.report)
+            found = self._loop.cases.findings.values()
+            self.teller.write(whole or self._in_need(found), last=True)
         self._loop.end()
 
     @property
@@ -156,7 +158,7 @@ class Guard:
             with contextlib.suppress(Exception):  # a closed stderr must not end the job
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)
-        self._loop.begin(process)
+        self._loop.parts.do("start", self._loop.begin, process)
         self.adopt(modules, optimizers)
         self._attend(process)
 
@@ -164,14 +166,14 @@ class Guard:
         """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
         do, loop = self._loop.parts.do, self._loop
         if self.settings.ask or (process and self.settings.ask is None):
-            self._undo.append(do("ask", answer_with, self.report) or nothing)
+            self._undo["ask removal"] = do("ask", answer_with, self.report) or nothing
         if self.settings.watchdog is not None:
             dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
-            self._undo.append(do("watchdog", dog.begin) or nothing)
+            self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
-        self._loop.watch(modules, optimizers)
+        self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
 
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
@@ -183,7 +185,7 @@ class Guard:
 
     def _react(self, told: list[Finding]) -> None:
         """Tell new findings; the only place from which an exception may reach the user's loop."""
-        report = self.report()
+        report = self._loop.parts.do("report", self.report) or self._in_need(told)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
         news = replace(
             report,
@@ -195,6 +197,11 @@ class Guard:
             self.teller.tell(report, news)
         except LeakError as error:
             raise LeakError(str(error), report) from None
+
+    def _in_need(self, findings: Iterable[Finding]) -> Report:
+        """The little that is told where the whole report cannot be made."""
+        failures = tuple(self._loop.parts.failures.values())
+        return Report(self._verdict(), self._loop.clock.step, tuple(findings), failures=failures)
 
     def _verdict(self) -> Verdict:
         if any(finding.severity == "leak" for finding in self._loop.cases.findings.values()):

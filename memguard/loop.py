@@ -238,14 +238,22 @@ class WatchedLoop:
         return time.perf_counter()
 
     def _leave(self, begun: float) -> None:
-        spent = time.perf_counter() - begun
+        try:
+            self._charge(time.perf_counter() - begun)
+        except RecursionError:
+            self.parts.exhausted["overhead"] = TOO_DEEP
+        except Exception as error:
+            self.parts.note("overhead", error)
+        finally:
+            self._busy.release()
+
+    def _charge(self, spent: float) -> None:
         explaining, self.cases.explaining = self.cases.explaining, 0.0
         expected, self._expected = self._expected, 0.0
         # On a busy machine the kernel takes the processor away for milliseconds, now and then in
         # the midst of an event; that is not what watching costs.
         sensing = min(spent - explaining, INTERRUPTED + 4 * expected)
         self.governor.charge(sensing, explaining)
-        self._busy.release()
 
     # --- the step ---
 

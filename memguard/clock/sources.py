@@ -312,8 +312,6 @@ class Sources:
         undos = [*self._undo, *self._root_undo.values()]
         self._undo.clear()
         self._root_undo.clear()
-        for undo in undos:
-            undo()
         self._roots.clear()
         self._beating.clear()
         self._heard.clear()
@@ -321,3 +319,4 @@ class Sources:
         self._verdicts.clear()
         self._stepped_now.clear()
         self._stepped_before.clear()
+        _events.undo_all(undos)
