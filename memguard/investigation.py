@@ -120,6 +120,7 @@ class Investigator:
                 case.evaluation,
                 self._own_storages(),
                 survivors,
+                self._canaries.step_of,
             )
         )
         size = explanation.weight.saved_bytes if case.kind == "graph" else each

@@ -336,13 +336,13 @@ class WatchedLoop:
             self._looked_at = now
 
     def _is_alone(self) -> bool:
-        """Whether no other living thread runs a watched loop."""
+        """Whether no other living thread runs a watched loop, and this one stays in its own."""
         _threads.setdefault(threading.get_ident(), set()).add(id(self))
         if len(_threads) > 1:
             living = sys._current_frames().keys()
             for ident in [ident for ident in list(_threads) if ident not in living]:
                 _threads.pop(ident, None)
-        return len(_threads) == 1
+        return len(_threads) == 1 and not self.clock.wanders
 
     def _place_dated(self, tensors: list[Any], now: int) -> None:
         """Canaries for what is new since the last look, each of the step that its node was made in.

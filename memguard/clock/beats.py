@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import sys
+import threading
 from collections import deque
 from typing import Literal
 
@@ -62,9 +63,18 @@ class Leader:
 
 
 class Clock:
-    """Counts steps; each event method says whether it ended one."""
+    """Counts steps; each event method says whether it ended one.
+
+    Attributes:
+        wanders: whether steps have ended in several threads, as a server's that answers each
+            request in a thread of its own; then nodes cannot be dated by their numbers.
+    """
 
     def __init__(self) -> None:
+        self.wanders = False
+        # Told apart by what each thread keeps: a new one may have the identity of one that ended.
+        self._home = threading.local()
+        self._has_home = False
         self.step = 0
         self.beat: Beat = "none"
         self.optimizer_steps = 0
@@ -179,12 +189,17 @@ class Clock:
     def note_sequence(self, number: int) -> None:
         """The step that begins now will number its autograd nodes from `number` on."""
         self._starts.append((number, self.step))
+        if self.step and not self.wanders and not hasattr(self._home, "is_here"):
+            self._home.is_here = True
+            self.wanders, self._has_home = self._has_home, True
 
     def step_of(self, number: int) -> int:
-        """The step in which the node with this number was made; -1 when before the first.
+        """The step in which the node with this number was made; -1 when that cannot be told.
 
         Between two steps that were noted the numbers are taken to be spread evenly.
         """
+        if self.wanders:
+            return -1
         after = bisect.bisect_right(self._starts, (number, sys.maxsize))
         if after == 0:
             return -1

@@ -75,6 +75,8 @@ class Question:
         evaluation: whether the loop runs the model without going backward.
         own_storages: storages of parameters and buffers, which no graph is charged for.
         survivors: for `tensor`: the surviving tensors by birth; emptied when done.
+        marked: dates a node that was marked when it was made; None for others. It comes first,
+            since each thread numbers its nodes by itself.
     """
 
     kind: str
@@ -85,6 +87,7 @@ class Question:
     evaluation: bool = False
     own_storages: frozenset[int] = frozenset()
     survivors: dict[int, list[Any]] = field(default_factory=dict)
+    marked: Callable[[Any], int | None] = graph.unmarked
 
 
 def accumulation_points(

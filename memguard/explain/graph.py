@@ -44,13 +44,24 @@ class Carriers:
     crossings: set[str] = field(default_factory=set)
 
 
-def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: int) -> Carriers:
+def unmarked(node: Any) -> int | None:
+    """No step: the node was not marked when it was made."""
+    return None
+
+
+def carriers(
+    tensors: Iterable[Any],
+    step_of: Callable[[int], int],
+    newest_old: int,
+    marked: Callable[[Any], int | None] = unmarked,
+) -> Carriers:
     """Sort live attached tensors by how they keep graphs older than step `newest_old`.
 
     Args:
         tensors: live attached tensors.
         step_of: dates a node by its creation number.
         newest_old: nodes of this step and before are of the past.
+        marked: dates a node that was marked when it was made.
     """
     found = Carriers()
     reaches: dict[Any, bool] = {}
@@ -59,7 +70,8 @@ def carriers(tensors: Iterable[Any], step_of: Callable[[int], int], newest_old: 
         node = _node_of(tensor)
         if node is None:
             continue
-        step = _step(node, step_of)
+        step = marked(node)
+        step = _step(node, step_of) if step is None else step
         if step is not None and step <= newest_old:
             found.old.setdefault(step, []).append(tensor)
         elif _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):

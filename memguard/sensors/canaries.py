@@ -31,9 +31,11 @@ MAX_OUTPUTS = 64
 
 
 class Canary:
-    """What is put into a node's metadata."""
+    """What is put into a node's metadata; it knows the step it was put there for."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "step")
+
+    step: int
 
 
 class Canaries:
@@ -73,6 +75,7 @@ class Canaries:
         if Canary in metadata or not (label or self._admits(step)):
             return
         canary = metadata[Canary] = Canary()
+        canary.step = step
         self.cohorts.add(step, canary, label, latest)
         self._room -= 1
         if self._room <= 0:
@@ -93,6 +96,11 @@ class Canaries:
     def _weigh(self) -> None:
         self._room = MAX_TOUCHED - len(self.cohorts)
         self.full = self._room <= 0 or sum(self._looked.values()) >= MAX_LOOKED
+
+    def step_of(self, node: Any) -> int | None:
+        """The step a node was made in, whatever thread made it; None without a canary in it."""
+        canary = _torch.node_metadata(node).get(Canary)
+        return None if canary is None else int(canary.step)
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""
