@@ -339,7 +339,8 @@ class WatchedLoop:
         """Whether no other living thread runs a watched loop, and this one stays in its own."""
         _threads.setdefault(threading.get_ident(), set()).add(id(self))
         if len(_threads) > 1:
-            living = sys._current_frames().keys()
+            # Not the dict itself: this frame is in it, and all that its callers hold with it.
+            living = set(sys._current_frames())
             for ident in [ident for ident in list(_threads) if ident not in living]:
                 _threads.pop(ident, None)
         return len(_threads) == 1 and not self.clock.wanders
