@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 
@@ -13,6 +14,9 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """The public face, each name once, with the type it promises."""
     guard: memguard.Guard = memguard.watch(model, optimizer)
     guard.step()
+    decide: Callable[[memguard.Report], str] = lambda report: "stop"
+    with memguard.watch(model, on_leak=decide, on_step=memguard.exporters.prometheus()) as told:
+        assert not told.should_stop
     report: memguard.Report = guard.report()
     guard.close()
     try:
