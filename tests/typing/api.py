@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 
 import torch
 
@@ -14,7 +13,10 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """The public face, each name once, with the type it promises."""
     guard: memguard.Guard = memguard.watch(model, optimizer)
     guard.step()
-    decide: Callable[[memguard.Report], str] = lambda report: "stop"
+
+    def decide(report: memguard.Report) -> str:
+        return "stop"
+
     with memguard.watch(model, on_leak=decide, on_step=memguard.exporters.prometheus()) as told:
         assert not told.should_stop
     report: memguard.Report = guard.report()
