@@ -53,6 +53,9 @@ _LATE = {
     "assert_freed": "memguard.testing.asserting",
     "assert_no_growth": "memguard.testing.asserting",
     "exporters": "memguard.exporters",
+    # IPython asks for these two by name; they are no part of the public face.
+    "load_ipython_extension": "memguard.startup.notebook",
+    "unload_ipython_extension": "memguard.startup.notebook",
     "watch": "memguard.watching",
     "why_alive": "memguard.alive",
 }

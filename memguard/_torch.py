@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -25,11 +26,12 @@ Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
 Context = torch.autograd.function.FunctionCtx
+T = TypeVar("T")
+_MOST_CLASSES = 10_000
 
-# By identity, and with the type itself to keep that its own: a metaclass may hash in its own way.
-_tensor_types: dict[int, tuple[type, bool]] = {
-    id(cls): (cls, True) for cls in (torch.Tensor, torch.nn.Parameter)
-}
+# By identity, since a metaclass may hash in its own way, and with a weak reference that takes the
+# entry out when the class dies: through its methods a class holds all that its module does.
+_tensor_types: dict[int, tuple[weakref.ref[type], bool]] = {}
 # A type's own `__mro__` and `__dict__`, read past any metaclass that answers differently.
 _mro = type.__dict__["__mro__"].__get__
 _class_dict = type.__dict__["__dict__"].__get__
@@ -39,15 +41,21 @@ def _inherits(cls: type, base: type) -> bool:
     return any(ancestor is base for ancestor in _mro(cls))
 
 
+def _remember(table: dict[int, tuple[weakref.ref[type], T]], cls: type, value: T) -> None:
+    key = id(cls)
+    # A program that makes classes in a loop and keeps them must not grow this table for ever.
+    if len(table) < _MOST_CLASSES:
+        table[key] = weakref.ref(cls, lambda _: table.pop(key, None)), value
+
+
 def is_tensor_type(cls: type) -> bool:
     """Whether instances of `cls` are tensors; runs no code of the class, unlike isinstance."""
     known = _tensor_types.get(id(cls))
-    if known is None:
-        known = cls, _inherits(cls, torch.Tensor)
-        # A program that makes classes in a loop must not grow this table for ever.
-        if len(_tensor_types) < 10_000:
-            _tensor_types[id(cls)] = known
-    return known[1]
+    if known is not None:
+        return known[1]
+    found = _inherits(cls, torch.Tensor)
+    _remember(_tensor_types, cls, found)
+    return found
 
 
 def is_module(value: object) -> bool:
@@ -240,15 +248,15 @@ def next_nodes(node: Node) -> list[Node]:
     return [following for following, _ in node.next_functions if following is not None]
 
 
-_saved_names_of: dict[type, tuple[str, ...]] = {}
+_saved_names_of: dict[int, tuple[weakref.ref[type], tuple[str, ...]]] = {}
 
 
 def _saved_names(cls: type) -> tuple[str, ...]:
-    names = _saved_names_of.get(cls)
-    if names is None:
-        names = tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
-        if len(_saved_names_of) < 4096:
-            _saved_names_of[cls] = names
+    known = _saved_names_of.get(id(cls))
+    if known is not None:
+        return known[1]
+    names = tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
+    _remember(_saved_names_of, cls, names)
     return names
 
 
@@ -328,6 +336,12 @@ def keep_from_dynamo(code: CodeType) -> None:
     if mark is not None:
         skip = dynamo._FrameAction.SKIP
         mark(code, dynamo._FrameExecStrategy(skip, skip))
+
+
+def has_global_forward_hooks() -> bool:
+    """Whether hooks run after every module's forward; taken to be so where torch does not tell."""
+    table = getattr(torch.nn.modules.module, "_global_forward_hooks", True)  # seen in 1.6 to 2.13
+    return bool(table)
 
 
 def is_unused_container(module: torch.nn.Module) -> bool:

@@ -51,6 +51,18 @@ class MemguardWarning(UserWarning):
     """memguard could not do something it was asked to do; the loop goes on."""
 
 
+def leak_behind(error: BaseException) -> LeakError | None:
+    """The leak that made a program fail: the exception itself, or what it was raised from."""
+    seen: set[int] = set()
+    part: BaseException | None = error
+    while part is not None and id(part) not in seen:
+        if isinstance(part, LeakError):
+            return part
+        seen.add(id(part))
+        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
+    return None
+
+
 # Tracebacks and warning filters show the name a user imports.
 for _public in (
     MemguardError,

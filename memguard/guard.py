@@ -16,6 +16,7 @@ from memguard.errors import LeakError
 from memguard.figures import environment
 from memguard.loop import WatchedLoop
 from memguard.records import Finding, Report, Verdict
+from memguard.redaction import without_source
 from memguard.settings import Settings
 from memguard.telling import Teller
 from memguard.watchdog import Watchdog
@@ -39,8 +40,12 @@ class Guard:
         self._depth = 0
         self._on_close: Callable[[Guard], None] | None = None
         self._undo: dict[str, Undo] = {}
-        # Whether `memguard run` made it: then the program's own `close` is not the end.
+        # Whether it watches a whole process: then the program's own `close` is not the end.
         self._is_process = False
+        # Whether a variable alone made it: then nothing is said or written before a step has ended.
+        self.is_quiet = False
+        # Whether a leak was raised into the program.
+        self.has_raised = False
         self._loop = WatchedLoop(settings, self._react, self.finish)
         self.teller = Teller(settings, self._loop.parts)
 
@@ -65,7 +70,7 @@ class Guard:
         """What is known now, as one frozen record (about a millisecond)."""
         loop = self._loop
         loop.catch_up()
-        return Report(
+        report = Report(
             verdict=self._verdict(),
             step=loop.clock.step,
             findings=_worst_first(f for f in loop.cases.findings.values() if f.known is None),
@@ -88,6 +93,7 @@ class Guard:
             ignored=loop.cases.triage.ignored(),
             suppressions=loop.cases.triage.suppressions(),
         )
+        return report if self.settings.source else without_source(report)
 
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
@@ -97,8 +103,8 @@ class Guard:
         if not self._is_process:
             self.finish()
 
-    def finish(self) -> None:
-        """`close`, also for the guard of a whole process."""
+    def finish(self, write: bool = True) -> None:
+        """`close`, also for the guard of a whole process; with `write` and its report."""
         if self._closed:
             return
         self._closed = True
@@ -107,10 +113,8 @@ class Guard:
             self._loop.parts.do(*self._undo.popitem())
         if self._on_close is not None:
             self._on_close(self)
-        if self._process == os.getpid() and self.settings.report is not None:
-            whole = self._loop.parts.do("report", self.report)
-            found = self._loop.cases.findings.values()
-            self.teller.write(whole or self._in_need(found), last=True)
+        if write and self._process == os.getpid() and self.settings.report is not None:
+            self._write_report()
         self._loop.end()
 
     @property
@@ -132,6 +136,12 @@ class Guard:
         """Whether `close` was called."""
         return self._closed
 
+    @property
+    def steps(self) -> int:
+        """How many steps have ended."""
+        self._loop.catch_up()
+        return self._loop.clock.step
+
     def __enter__(self) -> Guard:
         self._depth += 1
         return self
@@ -149,18 +159,26 @@ class Guard:
         modules: list[Any],
         optimizers: list[Any],
         process: bool = False,
+        quiet: bool = False,
         on_close: Callable[[Guard], None] | None = None,
     ) -> None:
         """Put the hooks in; called once, by `watch` or `guard_process`."""
         self._on_close = on_close
         self._is_process = process
+        self.is_quiet = quiet
+        if quiet:
+            self._loop.on_first_step = self._tell_problems
+        else:
+            self._tell_problems()
+        self._loop.parts.do("start", self._loop.begin, process)
+        self.adopt(modules, optimizers)
+        self._attend(process)
+
+    def _tell_problems(self) -> None:
         for problem in self.settings.problems:
             with contextlib.suppress(Exception):  # a closed stderr must not end the job
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)
-        self._loop.parts.do("start", self._loop.begin, process)
-        self.adopt(modules, optimizers)
-        self._attend(process)
 
     def _attend(self, process: bool) -> None:
         """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
@@ -174,6 +192,10 @@ class Guard:
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
         self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
+
+    def await_word(self, is_said: bool | None) -> None:
+        """The program says itself when a step has ended (True), does not, or may do so (None)."""
+        self._loop.await_word(is_said)
 
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
@@ -193,15 +215,28 @@ class Guard:
             libraries=_worst_first(f for f in told if f.known is not None),
             verdict=worst,
         )
+        if not self.settings.source:
+            news = without_source(news)
         try:
             self.teller.tell(report, news)
         except LeakError as error:
+            self.has_raised = True
             raise LeakError(str(error), report) from None
+
+    def _write_report(self) -> None:
+        """The report at the end of a run; none where a variable alone asked and nothing stepped."""
+        if self.is_quiet and not self.steps:
+            return
+        whole = self._loop.parts.do("report", self.report)
+        found = self._loop.cases.findings.values()
+        self.teller.write(whole or self._in_need(found), last=True)
 
     def _in_need(self, findings: Iterable[Finding]) -> Report:
         """The little that is told where the whole report cannot be made."""
         failures = tuple(self._loop.parts.failures.values())
-        return Report(self._verdict(), self._loop.clock.step, tuple(findings), failures=failures)
+        step, found = self._loop.clock.step, tuple(findings)
+        report = Report(self._verdict(), step, found, failures=failures)
+        return report if self.settings.source else without_source(report)
 
     def _verdict(self) -> Verdict:
         if any(finding.severity == "leak" for finding in self._loop.cases.findings.values()):

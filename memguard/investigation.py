@@ -10,7 +10,7 @@ import linecache
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from memguard import _torch, unnamed
 from memguard.explain.accumulation import Located, Question
@@ -20,6 +20,7 @@ from memguard.explain.graph import attached_tensors, live_tensors
 from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
+from memguard.judge.entries import Entries
 from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
 from memguard.records import Finding, Holder, Kind, Severity
 from memguard.sensors.canaries import Canaries
@@ -90,6 +91,7 @@ class Investigator:
         self._own_tensors = own_tensors
         self._window = window
         self.collected = False
+        self._entries = Entries()
         # Cycles that the collection freed: bytes a step, by holder.
         self._freed: dict[str, int] = {}
 
@@ -115,12 +117,11 @@ class Investigator:
                 case.kind,
                 case.now,
                 case.births,
-                self._step_of,
+                self._date,
                 self._window,
                 case.evaluation,
                 self._own_storages(),
                 survivors,
-                self._canaries.step_of,
             )
         )
         size = explanation.weight.saved_bytes if case.kind == "graph" else each
@@ -165,6 +166,16 @@ class Investigator:
             return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
 
+    def _date(self, node: Any) -> int | None:
+        """The step an autograd node was made in; None when it cannot be told."""
+        # Canaries know it also where each request has a thread, whose numbers begin anew.
+        step = self._canaries.step_of(node)
+        number = _torch.node_sequence(node) if step is None else None
+        if number is not None:
+            step = self._step_of(number)
+        # A number from before the first step may as well be another thread's.
+        return step if step is not None and step >= 0 else None
+
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
         return self._conclude(case, Explanation(complete=False), 0, "cpu", unnamed.FAILED)
@@ -186,6 +197,7 @@ class Investigator:
         first = explanation.located[0] if explanation.located else None
         release = first.statement.release if first and first.statement else None
         pending = first.statement.pending if first and first.statement else None
+        mark = fingerprint(case.kind, explanation.located, self._modules(case))
         count = self._count(case)
         nodes = explanation.weight.nodes if case.kind != "tensor" else 0
         grown = growing.growth(case.births, count, case.now, nodes, size, max(1.0, case.tensors))
@@ -217,6 +229,9 @@ class Investigator:
         if ruling.action == "leak" and count < UNTOLD and _is_elsewhere(first):
             # Another thread has steps of its own, which this loop's do not count.
             ruling = Ruling("hold", "another thread holds them", UNTOLD)
+        if ruling.action == "leak" and _overwrites(first):
+            doubt = self._entries.doubt(mark, count, first.place.length, self._window)
+            ruling = doubt or ruling
         if ruling.action == "hold":
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
@@ -227,7 +242,7 @@ class Investigator:
             case.kind,
             severity,
             _summary(case, count, ruling.bound),
-            fingerprint(case.kind, explanation.located, self._modules(case)),
+            mark,
             growing.since_it_grows(case.births)[0],
             case.now,
             grown,
@@ -298,6 +313,13 @@ class Investigator:
             if label is not None:
                 names[label.partition(":")[2]] = None
         return tuple(names)[:3]
+
+
+def _overwrites(located: Located | None) -> TypeGuard[Located]:
+    """Whether entries are put in under a key, which may have been there before."""
+    return (
+        located is not None and located.statement is not None and located.statement.verb == "item"
+    )
 
 
 def _is_elsewhere(located: Located | None) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from memguard import _torch
+from memguard import _torch, threads
 from memguard.cases import Cases
 from memguard.clock import discovery
-from memguard.clock.beats import Clock
+from memguard.clock.beats import WORD_EXPECTED, WORD_POSSIBLE, Clock
 from memguard.clock.sources import Sources
 from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.creation import Creation
@@ -35,10 +34,6 @@ MAX_AUDITED = 400
 INTERRUPTED = 5e-4
 
 
-# Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
-_threads: dict[int, set[int]] = {}
-
-
 class WatchedLoop:
     """Hears of every event of the loop, senses and judges when a step ends, and keeps the findings.
 
@@ -49,6 +44,7 @@ class WatchedLoop:
         cases: what is under suspicion, and what was found.
         parts: what failed and was switched off.
         audits: audits begun.
+        on_first_step: called when the first step has ended.
     """
 
     def __init__(
@@ -60,6 +56,7 @@ class WatchedLoop:
         self._settings = settings
         self._tell = tell
         self._all_gone = all_gone
+        self.on_first_step: Callable[[], None] | None = None
         self._busy = threading.Lock()
         self._silent = False
         self._paused = 0
@@ -108,6 +105,11 @@ class WatchedLoop:
         """Listen to these as well."""
         self._sources.watch(modules, optimizers)
 
+    def await_word(self, is_said: bool | None) -> None:
+        """Wait with judging forwards for a step that the program's text says itself, or may say."""
+        if is_said is not False:
+            self.clock.await_word(WORD_EXPECTED if is_said else WORD_POSSIBLE)
+
     def fall_silent(self) -> None:
         """Hear nothing any more."""
         self._silent = True
@@ -116,10 +118,7 @@ class WatchedLoop:
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
         self._silent = True
-        for ident in [ident for ident, loops in list(_threads.items()) if id(self) in loops]:
-            _threads[ident].discard(id(self))
-            if not _threads[ident]:
-                _threads.pop(ident, None)
+        threads.forget(id(self))
         self.parts.do("audit removal", self._audit.end)
         self.parts.do("hook removal", self._sources.remove)
         self.parts.do("census removal", self._census.remove)
@@ -296,6 +295,8 @@ class WatchedLoop:
     def _end_step(self) -> None:
         """Everything that happens when a step has ended, cheapest first."""
         now = self.clock.step
+        if now == 1 and self.on_first_step is not None:
+            self.on_first_step()
         self.clock.note_sequence(_torch.sequence_number())
         due = self._pace.look_is_due(now)
         if not due and not self._audit.running and not self.cases.in_doubt:
@@ -327,23 +328,13 @@ class WatchedLoop:
         self.cases.observe_tensors(now - 1)
         met = self._census.look(now - 1)
         fresh = self._census.take_fresh()
-        if fresh and self._is_alone() and self._may_touch():
+        if fresh and threads.is_alone(id(self)) and self._may_touch():
             with _torch.without_overrides():
                 if self._pace.dated_look_is_due(now, self._dated_cost):
                     self.parts.do("dated look", self._date, fresh, now)
                 self._place_dated(fresh, now)
         if met:
             self._looked_at = now
-
-    def _is_alone(self) -> bool:
-        """Whether no other living thread runs a watched loop, and this one stays in its own."""
-        _threads.setdefault(threading.get_ident(), set()).add(id(self))
-        if len(_threads) > 1:
-            # Not the dict itself: this frame is in it, and all that its callers hold with it.
-            living = set(sys._current_frames())
-            for ident in [ident for ident in list(_threads) if ident not in living]:
-                _threads.pop(ident, None)
-        return len(_threads) == 1 and not self.clock.wanders
 
     def _place_dated(self, tensors: list[Any], now: int) -> None:
         """Canaries for what is new since the last look, each of the step that its node was made in.

@@ -21,6 +21,7 @@ from memguard.values import (
     Action,
     Size,
     Unreadable,
+    current_folder,
     read_action,
     read_function,
     read_ignore,
@@ -208,6 +209,14 @@ class Settings:
         "SECONDS",
         "seconds without a step after which it is said that steps have stopped",
     )
+    source: bool = _option(
+        True,
+        "MEMGUARD_SOURCE",
+        read_switch,
+        "yes or no (1 or 0)",
+        "YES|NO",
+        "whether reports show lines of the program's source",
+    )
     problems: tuple[str, ...] = ()
 
     @property
@@ -221,6 +230,7 @@ class Settings:
         keywords: Mapping[str, object],
         environ: Mapping[str, str] | None = None,
         pyproject: Path | EllipsisType | None = ...,
+        folder: str | None = None,
     ) -> Settings:
         """The settings in force: keywords before environment before pyproject.toml.
 
@@ -231,20 +241,39 @@ class Settings:
             keywords: settings by name; one that is None counts as not given.
             environ: environment variables; the process's own when None.
             pyproject: the file to read; None reads none; by default the first pyproject.toml
-                from the current folder upwards.
+                from the folder upwards.
+            folder: where relative paths start; the current folder when None.
 
         Raises:
             SettingsError: a keyword is unknown or has a value that is not accepted.
         """
+        return cls.read_with_origins(keywords, environ, pyproject, folder)[0]
+
+    @classmethod
+    def read_with_origins(
+        cls,
+        keywords: Mapping[str, object],
+        environ: Mapping[str, str] | None = None,
+        pyproject: Path | EllipsisType | None = ...,
+        folder: str | None = None,
+    ) -> tuple[Settings, dict[str, str]]:
+        """`read`, and where each setting comes from: `keyword`, a variable, or a file's name.
+
+        What nobody has set is not among them. Arguments and errors are those of `read`.
+        """
         variables = os.environ if environ is None else environ
-        file = _nearest_pyproject() if isinstance(pyproject, EllipsisType) else pyproject
+        folder = folder or current_folder()
+        file = _nearest_pyproject(folder) if isinstance(pyproject, EllipsisType) else pyproject
         problems: list[str] = []
         chosen = _from_pyproject(file, problems) if file else {}
-        chosen |= (environment := _from_environment(variables, problems))
-        chosen |= _from_keywords(keywords)
+        origins = dict.fromkeys(chosen, str(file))
+        chosen |= (environment := _from_environment(variables, folder, problems))
+        origins |= {name: _BY_NAME[name].variable for name in environment}
+        chosen |= (given := _from_keywords(keywords, folder))
+        origins |= dict.fromkeys(given, "keyword")
         if environment.get("action") == "off":
-            chosen["action"] = "off"
-        return cls(**chosen, problems=tuple(problems))
+            chosen["action"], origins["action"] = "off", _PREFIX
+        return cls(**chosen, problems=tuple(problems)), origins
 
 
 OPTIONS: tuple[Option, ...] = tuple(
@@ -262,17 +291,19 @@ _VARIABLES = {f"{_PREFIX}_{option.name.upper()}": option.variable for option in 
 # --- the three sources ---
 
 
-def _from_keywords(keywords: Mapping[str, object]) -> dict[str, Any]:
+def _from_keywords(keywords: Mapping[str, object], folder: str) -> dict[str, Any]:
     found = {}
     for name, value in keywords.items():
         if name not in _BY_NAME:
             raise SettingsError(f"unknown setting {name!r}{_nearest(name, _NAMES)}")
         if value is not None:
-            found[name] = _BY_NAME[name].read(value, name, _current_folder())
+            found[name] = _BY_NAME[name].read(value, name, folder)
     return found
 
 
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
+def _from_environment(
+    environ: Mapping[str, str], folder: str, problems: list[str]
+) -> dict[str, Any]:
     found: dict[str, Any] = {}
     # MEMGUARDIAN is somebody else's.
     ours = [key for key in environ if key == _PREFIX or key.startswith(f"{_PREFIX}_")]
@@ -282,7 +313,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
             near = _nearest(variable, _VARIABLES)
             problems.append(f"unknown environment variable {variable}{near}")
         elif text.strip():
-            _note(found, option, text, variable, _current_folder(), problems)
+            _note(found, option, text, variable, folder, problems)
     return found
 
 
@@ -312,9 +343,8 @@ def _note(
         problems.append(f"{error}; it is passed over")
 
 
-def _nearest_pyproject() -> Path | None:
-    folder = Path(_current_folder())
-    for candidate in (folder, *folder.parents):
+def _nearest_pyproject(folder: str) -> Path | None:
+    for candidate in (Path(folder), *Path(folder).parents):
         file = candidate / "pyproject.toml"
         # Unlike Path.is_file, this says no where reading is forbidden.
         if os.path.isfile(file):
@@ -366,10 +396,3 @@ def _shown(value: object) -> str:
 
 def _one_line(said: object) -> str:
     return " ".join(str(said).split())
-
-
-def _current_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # the folder was deleted under us
-        return os.curdir

@@ -211,3 +211,11 @@ def _lines(path: str) -> list[str]:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError("it is no UTF-8 text") from error
+
+
+def current_folder() -> str:
+    """Where relative paths start, also in a folder that was deleted under us."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.curdir

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 from memguard import _torch
 from memguard.errors import SettingsError, UsageError
+from memguard.explain.frames import is_own_file
+from memguard.explain.stepping import says_step
 from memguard.guard import Guard
 from memguard.records import Report
 from memguard.settings import Settings, Size
@@ -33,6 +37,7 @@ def watch(
     on_step: Callable[[dict[str, float]], object] | str | None = None,
     ask: bool | None = None,
     watchdog: float | str | None = None,
+    source: bool | None = None,
 ) -> Guard:
     """Watch a training or evaluation loop for memory that never comes back.
 
@@ -63,6 +68,7 @@ def watch(
             only where the whole process is guarded.
         watchdog: seconds without a step after which one line on standard error says so, from a
             thread of its own; default: no watchdog.
+        source: whether reports show lines of the program's source; default True.
 
     Returns:
         The guard; also a context manager that closes itself.
@@ -87,29 +93,35 @@ def watch(
         "on_step": on_step,
         "ask": ask,
         "watchdog": watchdog,
+        "source": source,
     }
     settings = Settings.read(given)
     modules, optimizers = _sorted_out(objects)
     key = tuple(sorted({id(item) for item in [*modules, *optimizers]}))
     known = _guards.get(key)
     if known is not None and key:
-        changed = any(value is not None for value in given.values())
-        if changed and known.settings != settings:
+        if _has_other_settings(known, given, settings):
             raise SettingsError(
                 "memguard.watch: these objects are already watched with other settings; "
                 "close() that guard first"
             )
         return known
     if _process_guard is not None and not _process_guard.closed:
-        # `memguard run` watches the whole process already; the program's own settings stand back.
-        _process_guard.adopt(modules, optimizers)
-        return _process_guard
+        if not (_process_guard.is_quiet and _has_other_settings(_process_guard, given, settings)):
+            # One guard tells of the whole process already. Before `memguard run` the program's own
+            # settings stand back.
+            _process_guard.adopt(modules, optimizers)
+            _await_word(_process_guard, optimizers)
+            return _process_guard
+        # Switched on by the variable alone: what the program asks for comes first.
+        _process_guard.finish(write=False)
     guard = Guard(settings)
     if settings.off:
         guard.abandon()
         return guard
     try:
         guard.start(modules, optimizers, on_close=_forget)
+        _await_word(guard, optimizers)
     except BaseException:
         guard.finish()  # half begun: what is in comes out again
         raise
@@ -117,16 +129,41 @@ def watch(
     return guard
 
 
-def guard_process(settings: Settings) -> Guard:
-    """Watch whatever this process trains or evaluates; what `memguard run` does.
+def _await_word(guard: Guard, optimizers: list[Any]) -> None:
+    """A loop without optimizer may say itself when a step has ended; its text tells."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and is_own_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if optimizers or frame is None:
+        return
+    try:
+        is_said = says_step(frame)
+    except Exception:  # then the text does not tell
+        is_said = None
+    guard.await_word(is_said)
+
+
+def _has_other_settings(guard: Guard, given: Mapping[str, Any], settings: Settings) -> bool:
+    return any(value is not None for value in given.values()) and guard.settings != settings
+
+
+def process_guard() -> Guard | None:
+    """The guard of this whole process, while there is one."""
+    return _process_guard
+
+
+def guard_process(settings: Settings, *, quiet: bool = False) -> Guard:
+    """Watch whatever this process trains or evaluates, all of it by one guard.
 
     Args:
         settings: the settings in force.
+        quiet: neither say nor write anything before a step has ended, and give way to a `watch`
+            that has settings of its own.
     """
     global _process_guard
     guard = Guard(settings)
     if not settings.off:
-        guard.start([], [], process=True, on_close=_forget)
+        guard.start([], [], process=True, quiet=quiet, on_close=_forget)
         _process_guard = guard
     return guard
 

@@ -8,10 +8,13 @@ from typing import Protocol
 import pytest
 
 # A run in this process forgets the modules that it was the first to load, and torch cannot be
-# loaded twice; nor may memguard's parts be there twice.
+# loaded twice; nor may memguard's parts be there twice, each with a loader that has the whole run.
 import memguard.guard
+import memguard.testing.asserting
 import memguard.testing.checking
+import memguard.testing.leftovers
 import memguard.testing.plugin
+import memguard.testing.tester
 import memguard.watching  # noqa: F401
 
 LEAK = """

@@ -5,6 +5,9 @@ from __future__ import annotations
 import runpy
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from memguard import LeakError, Report
 
@@ -40,7 +43,17 @@ model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """
 
+# Why something stays when its program has ended.
+IN_CPP = "a cycle through C++, which no collection frees"
+TORCHSCRIPT = "TorchScript keeps the constants of what it compiled as long as the process lives"
+
 WATCH = "guard = memguard.watch(model, optimizer)\n"
+
+
+def staying(value: object, reason: str) -> Any:
+    """A parameter of a test that leaves something behind on purpose, where there is a reason."""
+    marks = [pytest.mark.leaky(reason=reason), pytest.mark.memguard(repeat=1)] if reason else []
+    return pytest.param(value, marks=marks)
 
 
 class Run:

@@ -35,6 +35,19 @@ def test_what_is_born_and_alive_is_met_once(births: Births) -> None:
     assert before.sum() == after.sum()
 
 
+def test_what_was_made_between_two_stretches_is_older(births: Births) -> None:
+    """Also where no look came between it and the second beginning."""
+    births.begin()
+    births.end()
+    between = torch.ones(2)
+    births.begin()
+    mine = torch.ones(2)
+    marks = births.end()
+
+    assert [id(item) for item in alive(marks)] == [id(mine)]
+    assert id(between) in {id(item) for item in births.elders()}
+
+
 def test_what_a_collection_moves_on_is_met_all_the_same(births: Births) -> None:
     """The collector's own start is a look."""
     births.begin()
@@ -121,3 +134,20 @@ def test_growth_is_something_of_every_run(
 ) -> None:
     """What one run lacks is none."""
     assert grows(counts, window) is expected
+
+
+def test_nodes_in_hand_are_met_once_and_watched_as_long_as_they_live(births: Births) -> None:
+    """Only those made since: an older node that is looked at is none."""
+    weight = torch.ones(2, requires_grad=True)
+    before = (weight * 2).sum()
+    births.begin()
+    held = [(weight * 3).sum().grad_fn, before.grad_fn]
+    gc.collect()
+    births.end()
+    nodes = births.nodes()
+
+    assert [node is held[0] for node in births.nodes_of(nodes)] == [True]
+
+    held.clear()
+
+    assert not nodes

@@ -19,7 +19,8 @@ from holder_cases import (
     torch_owned,
     variables,
 )
-from programs import WATCH, Run
+from programs import WATCH, Run, staying
+from torch import nn
 
 MODULES = (variables, containers, functions, hooks, errors, torch_owned, being_built)
 CASES = {label: case for module in MODULES for label, case in module.CASES.items()}
@@ -27,12 +28,16 @@ CASES = {label: case for module in MODULES for label, case in module.CASES.items
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder from which modules can be imported, which are forgotten afterwards."""
+    """A folder to import modules from; they and hooks on every module are forgotten afterwards."""
     before = set(sys.modules)
     (tmp_path / "site-packages").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    hooks = nn.modules.module._global_forward_hooks
+    known = dict(hooks)
     yield tmp_path
+    hooks.clear()
+    hooks.update(known)
     linecache.clearcache()
     for name in set(sys.modules) - before:
         if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
@@ -51,7 +56,7 @@ def run_case(case: Case, folder: Path) -> Run:
     return Run(folder, case.program, watch=case.watch or WATCH)
 
 
-@pytest.mark.parametrize("label", CASES)
+@pytest.mark.parametrize("label", [staying(label, case.stays) for label, case in CASES.items()])
 def test_the_holder_is_named(label: str, folder: Path) -> None:
     """The report has the holder's name, the line that makes it grow, the chain and the advice."""
     case = CASES[label]

@@ -71,6 +71,53 @@ CASES: dict[str, str] = {
                     pending = []
         fit()
         """,
+    "a rollout of many calls, handed to the function that goes backward": """
+        class Simulation:
+            def rollout(self, steps):
+                state, cost = torch.ones(4, 8), 0.0
+                for _ in range(steps):
+                    out = model(state)
+                    state = state * 0.9 + out[:, :1]
+                    cost += out.pow(2).mean()
+                return cost / steps
+            def learn(self, loss):
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+            def train(self, rounds):
+                for _ in range(rounds): self.learn(self.rollout(40))
+        Simulation().train(4)
+        """,
+    "a rollout and its backward on one line": """
+        def rollout(steps):
+            state, cost = torch.ones(4, 8), 0.0
+            for _ in range(steps):
+                out = model(state); state = state * 0.9 + out[:, :1]; cost = cost + out.mean()
+            return cost
+        for _ in range(4): cost = rollout(40); cost.backward(); optimizer.step()
+        """,
+    "the last loss of each class, as classes come": """
+        import random
+        random.seed(3)
+        last = {}
+        for _ in range(300):
+            label = random.randrange(40)
+            last[label] = train_step(model, optimizer)
+        """,
+    "the last loss of each class, with a place for each from the start": """
+        import random
+        random.seed(4)
+        last = {label: None for label in range(40)}
+        for _ in range(300):
+            label = random.randrange(40)
+            last[label] = train_step(model, optimizer)
+        """,
+    "the last loss of each class, over those of an earlier phase": """
+        import random
+        random.seed(5)
+        last = {label: torch.zeros(()) for label in range(40)}
+        for _ in range(300):
+            label = random.randrange(40)
+            last[label] = train_step(model, optimizer)
+        """,
     "numbers gathered by a comprehension": """
         losses = [train_step(model, optimizer).item() for _ in range(80)]
         """,
@@ -292,6 +339,21 @@ WARNS: dict[str, tuple[str, int]] = {
         fit()
         """,
         20,
+    ),
+    "a queue with a bound that another thread empties late": (
+        """
+        import queue, threading
+        losses = queue.Queue(maxsize=30)
+        def drain():
+            while losses.get() is not None: pass
+        for _ in range(30):
+            losses.put(train_step(model, optimizer))  # grows
+        thread = threading.Thread(target=drain); thread.start()
+        for _ in range(30):
+            losses.put(train_step(model, optimizer))
+        losses.put(None); thread.join()
+        """,
+        30,
     ),
     "a deque of sixteen": (
         """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 from plugin_runs import LEAK, OWN_LEAK, Run
+
+from memguard.sensors.births import Births
 
 HEALTHY = """
 import torch
@@ -221,14 +224,17 @@ def test_what_is_only_reported_is_told_in_full_with_v(run: Run) -> None:
 
 def test_junit_has_the_figures(run: Run, pytester: pytest.Pytester) -> None:
     """As properties of the test case, and the headline as its failure."""
-    run(LEAK, "--memguard", "--junitxml=junit.xml")
+    run(LEAK + HEALTHY, "--memguard", "--junitxml=junit.xml")
     tree = ElementTree.parse(pytester.path / "junit.xml")
+    (suite,) = tree.iter("testsuite")
+    counts = {name: suite.get(name) for name in ("failures", "errors")}
     properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
 
     assert properties["memguard_kind"] == "graph"
     assert properties["memguard_holder"] == "KEPT"
     assert properties["memguard_survivors"] == "1"
-    assert any("leaves 1 graph" in (e.get("message") or "") for e in tree.iter("error"))
+    assert counts == {"failures": "1", "errors": "0"}
+    assert ["leaves 1 graph" in (e.get("message") or "") for e in tree.iter("failure")] == [True]
 
 
 # --- markers ---
@@ -514,6 +520,19 @@ def test_not_asked_it_loads_no_torch(run: Run, pytester: pytest.Pytester) -> Non
         assert ("torch" not in line) if loaded == "torch" else line.endswith("LOADED []")
 
 
+def test_a_failure_of_its_own_fails_no_test(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at the end, and nothing more is judged."""
+
+    def broken(*_: object) -> None:
+        raise AttributeError("no such name in this torch")
+
+    monkeypatch.setattr(Births, "begin", broken)
+    result = run(LEAK + HEALTHY, "--memguard")
+
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["judging tests failed: AttributeError: no such name in*"])
+
+
 def test_it_leaves_nothing_in_the_process(run: Run) -> None:
     """The session's end takes the collector's callback out; `no_residue` looks."""
     run(LEAK + HEALTHY, "--memguard").assert_outcomes(failed=1, passed=1)
@@ -535,6 +554,59 @@ def test_workers_of_xdist_tell_the_controller(pytester: pytest.Pytester, run: Ru
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*test_leak*leaked*graph*", "2 tests judged, 1 leaked"])
     assert json.loads((pytester.path / "found.json").read_text())["leaked"] == 1
+
+
+@pytest.mark.skipif(not _has("xdist"), reason="pytest-xdist is not installed")
+def test_workers_of_xdist_tell_of_marked_tests(run: Run, pytester: pytest.Pytester) -> None:
+    """Also where only a mark asks, which the controller does not see."""
+    source = OWN_LEAK.replace("def test", "@pytest.mark.no_leak\ndef test", 1)
+    result = run(source + HEALTHY, "-n", "1", "--junitxml=junit.xml", apart=True)
+
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*test_leak*leaked*graph*", "1 test judged, 1 leaked"])
+    assert "<failure" in (pytester.path / "junit.xml").read_text()
+
+
+FORKING = """
+import os, pickle, pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    hook = item.config.hook
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        reports = runtestprotocol(item, log=False)
+        told = [hook.pytest_report_to_serializable(config=item.config, report=r) for r in reports]
+        with os.fdopen(writing, "wb") as file:
+            pickle.dump(told, file)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        told = pickle.load(file)
+    os.waitpid(child, 0)
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for data in told:
+        report = hook.pytest_report_from_serializable(config=item.config, data=data)
+        hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_tests_in_forked_processes_are_judged_there(run: Run, pytester: pytest.Pytester) -> None:
+    """And told here, whether the command line asks or a mark."""
+    source = OWN_LEAK.replace("def test", "@pytest.mark.no_leak\ndef test", 1) + HEALTHY
+    for words, judged in ((("--memguard",), 2), ((), 1)):
+        result = run(source, *words, "--memguard-report", "found.json", conftest=FORKING)
+        found = json.loads((pytester.path / "found.json").read_text())
+
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["test_run.py L.*", "*KEPT.append(*"])
+        assert (found["judged"], found["leaked"]) == (judged, 1)
+        assert found["tests"][0]["holder"] == "KEPT"
 
 
 @pytest.mark.skipif(not _has("pytest_rerunfailures"), reason="not installed")
@@ -576,3 +648,16 @@ def test_coroutines_are_judged(run: Run, name: str) -> None:
 
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*KEPT.append(torch.ones(2))*"])
+
+
+@pytest.mark.parametrize("value", ["0", "off"])
+def test_the_environment_silences_the_plugin(
+    run: Run, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """Whoever runs the suite can always switch it off: options, markers and fixture alike."""
+    monkeypatch.setenv("MEMGUARD", value)
+    source = OWN_LEAK.replace("def test_leak()", "@pytest.mark.no_leak\ndef test_leak(memguard)")
+    result = run(source, "--memguard")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*memguard*leak*")

@@ -416,6 +416,58 @@ def test_it(model):
         "global of test_run",
         "KEPT.append(loss_of(model))",
     ),
+    "autograd nodes": Case(
+        """
+def test_it(model):
+    loss = loss_of(model)
+    KEPT.append(loss.grad_fn)
+""",
+        """
+def test_it(model):
+    nodes = [loss_of(model).grad_fn]
+    for node in nodes:
+        nodes += [other for other, _ in node.next_functions if other is not None]
+    KEPT.append([node.name() for node in nodes])
+""",
+        "KEPT",
+        "global of test_run",
+        "KEPT.append(loss.grad_fn)",
+    ),
+    "nodes of an own function": Case(
+        """
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+def test_it(model):
+    loss = Double.apply(loss_of(model)).sum()
+    KEPT.append(loss.grad_fn.next_functions)
+""",
+        """
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+def test_it(model):
+    loss = Double.apply(loss_of(model)).sum()
+    loss.backward()
+    assert loss.grad_fn.next_functions
+    model.zero_grad()
+""",
+        "KEPT",
+        "global of test_run",
+        "KEPT.append(loss.grad_fn.next_functions)",
+    ),
     "modules": Case(
         """
 def test_it():

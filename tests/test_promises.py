@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -215,6 +217,42 @@ def leak_until_raised(
         except LeakError as error:
             return step, error
     raise AssertionError("the leak was not found")
+
+
+def leak_with_own_classes() -> list[weakref.ref[type]]:
+    """Train with a module and a function of classes made here, until the guard raises."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, values: Tensor) -> Tensor:
+            return values * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    class Net(nn.Linear):
+        def forward(self, values: Tensor) -> Tensor:
+            return cast("Tensor", Double.apply(super().forward(values)))
+
+    model = Net(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    total: Any = 0
+    with pytest.raises(LeakError), memguard.watch(model, optimizer):
+        for _ in range(40):
+            loss = model(torch.ones(2, 4)).mean()
+            loss.backward()
+            optimizer.step()
+            total += loss
+    return [weakref.ref(Net), weakref.ref(Double)]
+
+
+def test_the_classes_of_a_program_die_with_it() -> None:
+    """A class holds through its methods all that its module does; nothing of ours holds a class."""
+    classes = leak_with_own_classes()
+    gc.collect()
+
+    assert [known() for known in classes] == [None, None]
 
 
 def test_the_error_leaves_the_optimizer_step_with_its_report() -> None:

@@ -162,6 +162,42 @@ RELEASES: list[tuple[str, str, dict[str, Any], int | None]] = [
         20,
     ),
     (
+        "filled_first_and_then_replaced",
+        """
+        class Meter:
+            def add(self, loss):
+                if len(self.values) < 40:
+                    self.values.append(loss)
+                    return
+                self.values.pop(0)  # frees
+                self.values.append(loss)
+
+        def train(loader, opt, meter):
+            for loss in loader:
+                opt.step()  # at 0
+                meter.add(loss)
+        """,
+        METER,
+        None,
+    ),
+    (
+        "appended_before_a_continue_or_after_it",
+        """
+        def train(loader, opt):
+            kept = []
+            for loss in loader:
+                opt.step()  # at 0
+                if len(kept) > 20:
+                    kept.pop(0)  # frees
+                if loss > 1:
+                    kept.append(loss)
+                    continue
+                kept.append(2 * loss)
+        """,
+        LIST,
+        20,
+    ),
+    (
         "begun_where_it_is_missing",
         """
         def train(loader, opt):

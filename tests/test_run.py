@@ -255,22 +255,28 @@ def test_the_encoding_line_of_a_script_counts(python: Python, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_children_import_the_program_and_are_not_guarded(
+def test_children_import_the_program_and_inherit_the_settings(
     python: Python, tmp_path: Path, method: str
 ) -> None:
-    """multiprocessing finds the program's functions; no child has anything of memguard's."""
+    """multiprocessing finds the program's functions; a child without torch hears nothing."""
     (tmp_path / "script.py").write_text(
         "import multiprocessing, os, sys\n"
         "def work(x):\n"
-        "    return x + 1, __name__ != '__main__' or sys.argv[1:] == ['one']\n"
-        "def variables():\n"
-        "    return [key for key in os.environ if key.startswith('MEMGUARD')]\n"
+        "    return x + 1, __name__ != '__main__' or sys.argv[1:] in (['one'], ['tell'])\n"
+        "def settings():\n"
+        "    return sorted(v for v in os.environ.items() if v[0].startswith('MEMGUARD'))\n"
         "if __name__ == '__main__':\n"
         f"    with multiprocessing.get_context('{method}').Pool(1) as pool:\n"
-        "        print(pool.apply(work, (1,)), pool.apply(variables))\n"
+        "        print(pool.apply(work, (1,)))\n"
+        "        sys.argv[1:] == ['tell'] and print(pool.apply(settings))\n"
     )
+    words = ["-m", "memguard", "run", "--window", "3", "--report", "r.json", "script.py", "tell"]
+    told = python(*words, cwd=tmp_path).stdout
 
-    assert alike(python, ["script.py", "one"], tmp_path) == "(2, True) []\n"
+    assert alike(python, ["script.py", "one"], tmp_path) == "(2, True)\n"
+    # The parent's own report is not overwritten by a child's.
+    inherited = [("MEMGUARD", "raise"), ("MEMGUARD_REPORT", ""), ("MEMGUARD_WINDOW", "3")]
+    assert told == f"(2, True)\n{inherited}\n"
 
 
 def test_a_module_with_spawned_children(python: Python, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_an_unknown_keyword_like_no_other_lists_all() -> None:
         ("MEMGUARD_WINDWO", "did you mean MEMGUARD_WINDOW?"),
         ("MEMGUARD_MAXGROWTH", "did you mean MEMGUARD_MAX_GROWTH?"),
         ("MEMGUARD_ACTION", "did you mean MEMGUARD?"),
-        ("MEMGUARD_COLOUR", "known are MEMGUARD, MEMGUARD_ASK, MEMGUARD_IGNORE, "),
+        ("MEMGUARD_VERBOSITY", "known are MEMGUARD, MEMGUARD_ASK, MEMGUARD_IGNORE, "),
     ],
 )
 def test_an_unknown_variable_is_a_problem_with_the_nearest_known(variable: str, said: str) -> None:

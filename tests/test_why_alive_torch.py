@@ -132,3 +132,21 @@ def test_a_tensor_nobody_shows_says_where_it_may_be() -> None:
 
     assert told.startswith("memguard: nothing that Python shows, beside this question, keeps")
     assert "may be held where nobody can look" in told
+
+
+def test_a_sparse_buffer_shows_how_many_entries_it_has() -> None:
+    """Momentum over sparse gradients gains entries in place: only their number tells."""
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(20, 4, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(20):
+        optimizer.zero_grad()
+        embedding(torch.randint(20, (16,))).sum().backward()
+        optimizer.step()
+    entries = optimizer.state[embedding.weight]["momentum_buffer"]._nnz()
+
+    answer = memguard.why_alive(optimizer.state[embedding.weight]["momentum_buffer"])
+
+    assert entries > 20
+    assert answer.subject == f"Tensor float32 [20, 4] with {entries} sparse entries"
+    assert answer.holders[0].name == "optimizer.state"

@@ -31,12 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # That process is the user's own, so no other command's imports go into it.
         own, program = run.split(given[1:])
         return run.run(run_parser.parse_args(own, argparse.Namespace(program=program)))
-    from memguard.cli import ask, show
+    from memguard.cli import ask, config, show
 
-    for command in (show, ask):
+    runs = {"ask": ask, "config": config, "show": show}
+    for command in runs.values():
         command.add_parser(commands)
     args = parser.parse_args(given)
-    status: int = args.run(args)
+    status: int = runs[args.command].run(args)
     return status
 
 

@@ -7,14 +7,15 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from memguard.cli import children
 from memguard.cli import program as programs
-from memguard.errors import LeakError, SettingsError
+from memguard.errors import LeakError, SettingsError, leak_behind
 from memguard.records import Finding, Report
 from memguard.settings import OPTIONS, Settings
-from memguard.startup import say
+from memguard.startup import boot, say
 from memguard.startup.torch_import import when_torch_is_imported
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         BaseException: whatever the program let through, unless a leak was behind it.
     """
+    texts = _texts(args)
     try:
-        guarding = _Guarding(_settings(args))
+        guarding = _Guarding(_settings(texts), texts)
     except SettingsError as error:
         return _refuse(error)
     guarding.begin()
@@ -93,14 +95,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    keywords = {}
-    for option in OPTIONS:
-        text = getattr(args, option.name)
-        if text is not None:
-            # One option a line: commas part the patterns of each.
-            text = "\n".join(text) if option.name == "ignore" else text
-            keywords[option.name] = option.read(text, option.flag, os.getcwd())
+def _texts(args: argparse.Namespace) -> dict[str, str]:
+    """What the options say, by setting."""
+    given = {option.name: getattr(args, option.name) for option in OPTIONS}
+    # One option a line: commas part the patterns of each.
+    return {
+        name: "\n".join(said) if isinstance(said, list) else said
+        for name, said in given.items()
+        if said is not None
+    }
+
+
+def _settings(texts: Mapping[str, str]) -> Settings:
+    keywords = {
+        option.name: option.read(texts[option.name], option.flag, os.getcwd())
+        for option in OPTIONS
+        if option.name in texts
+    }
     return Settings.read(keywords)
 
 
@@ -125,18 +136,8 @@ def _refuse(error: Exception) -> int:
 
 
 def _leak_behind(error: BaseException) -> LeakError | None:
-    """The leak that made the program fail: the exception itself, or what it was raised from."""
     # Whoever caught the leak and leaves on purpose has chosen a status.
-    if isinstance(error, (SystemExit, KeyboardInterrupt)):
-        return None
-    seen: set[int] = set()
-    part: BaseException | None = error
-    while part is not None and id(part) not in seen:
-        if isinstance(part, LeakError):
-            return part
-        seen.add(id(part))
-        part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
-    return None
+    return None if isinstance(error, (SystemExit, KeyboardInterrupt)) else leak_behind(error)
 
 
 class _Guarding:
@@ -147,8 +148,9 @@ class _Guarding:
         stopped: whether a leak did.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, texts: Mapping[str, str]) -> None:
         self._settings = settings
+        self._texts = texts
         self._guard: Guard | None = None
         self._shown: tuple[Finding, ...] = ()
         self.stopped = False
@@ -157,8 +159,10 @@ class _Guarding:
 
     def begin(self) -> None:
         """Guard from the moment the program has imported torch; does nothing when switched off."""
+        boot.give_way()
         if self._settings.off:
             return
+        self._undo_passing_on = children.pass_on(self._settings, self._texts)
         self._stop_waiting = when_torch_is_imported(self._start)
         # The first to be registered is the last to run: after the program's threads have ended
         # and its own exit handlers have run, with the streams still open.
@@ -175,6 +179,7 @@ class _Guarding:
         """There was no program to guard."""
         if not self._settings.off:
             self._stop_waiting()
+            self._undo_passing_on()
             atexit.unregister(self._finish)
 
     def tell(self, leak: LeakError) -> None:

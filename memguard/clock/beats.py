@@ -25,6 +25,11 @@ STRAY_FLOOR = 256
 # usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
 EVALUATION_FLOOR = 3
 
+# Forwards without the user's word after which it is waited for no longer: where the program's text
+# asks for it (more than a request has), and where the text does not tell.
+WORD_EXPECTED = 4096
+WORD_POSSIBLE = 256
+
 # Steps whose beginning is remembered: as far as a look into graphs follows back.
 MAX_STARTS = 512
 
@@ -63,18 +68,9 @@ class Leader:
 
 
 class Clock:
-    """Counts steps; each event method says whether it ended one.
-
-    Attributes:
-        wanders: whether steps have ended in several threads, as a server's that answers each
-            request in a thread of its own; then nodes cannot be dated by their numbers.
-    """
+    """Counts steps; each event method says whether it ended one."""
 
     def __init__(self) -> None:
-        self.wanders = False
-        # Told apart by what each thread keeps: a new one may have the identity of one that ended.
-        self._home = threading.local()
-        self._has_home = False
         self.step = 0
         self.beat: Beat = "none"
         self.optimizer_steps = 0
@@ -82,6 +78,8 @@ class Clock:
         self.backwards = 0
         self.gradients = 0
         self._manual = False
+        # Up to this many forwards the user's first word on the end of a step is waited for.
+        self._word_due = 0
         self._optimizers = Leader()
         self._roots = Leader()
         self._forwards_since_step = 0
@@ -92,10 +90,15 @@ class Clock:
         self._usual_evaluations: deque[int] = deque(maxlen=4)
         # Where recent steps began in the numbering of autograd nodes, oldest first.
         self._starts: deque[tuple[int, int]] = deque(maxlen=MAX_STARTS)
+        self._thread = 0
 
     def knows_optimizer(self) -> None:
         """An optimizer exists for what is watched: its training forwards are no beat."""
         self.optimizer_known = True
+
+    def await_word(self, forwards: int) -> None:
+        """The user may say when a step has ended: the next so many forwards are no beat."""
+        self._word_due = max(self._word_due, self.forwards + forwards)
 
     def hear(self, event: Event, source: int = 0) -> bool:
         """An event of any sort, from the module or optimizer with this identity."""
@@ -130,7 +133,7 @@ class Clock:
         """The root module with identity `source` was called, in training mode or not."""
         self.forwards += 1
         self._forwards_since_backward += 1
-        if self._manual:
+        if self._manual or self.forwards <= self._word_due:
             return False
         if training:
             self._forwards_since_step += 1
@@ -150,7 +153,7 @@ class Clock:
         """A backward pass ended."""
         self.backwards += 1
         self._forwards_since_backward = 0
-        if self._manual or self._optimizer_leads():
+        if self._manual or self.forwards < self._word_due or self._optimizer_leads():
             return False
         if self.backwards == 1 and self.beat == "forward":
             # The forward that this backward follows has ended the step already.
@@ -187,19 +190,21 @@ class Clock:
         return True
 
     def note_sequence(self, number: int) -> None:
-        """The step that begins now will number its autograd nodes from `number` on."""
+        """The step that begins now will number its autograd nodes from `number` on.
+
+        Threads number by themselves, so what was noted in another one dates nothing here.
+        """
+        thread = threading.get_native_id()
+        if thread != self._thread:
+            self._thread = thread
+            self._starts.clear()
         self._starts.append((number, self.step))
-        if self.step and not self.wanders and not hasattr(self._home, "is_here"):
-            self._home.is_here = True
-            self.wanders, self._has_home = self._has_home, True
 
     def step_of(self, number: int) -> int:
-        """The step in which the node with this number was made; -1 when that cannot be told.
+        """The step in which the node with this number was made; -1 when before the first.
 
         Between two steps that were noted the numbers are taken to be spread evenly.
         """
-        if self.wanders:
-            return -1
         after = bisect.bisect_right(self._starts, (number, sys.maxsize))
         if after == 0:
             return -1

@@ -118,7 +118,7 @@ class Sources:
         self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
         self._undo.append(_events.on_every_backward(self._went_backward))
         self._undo.append(_events.on_every_compile(self._compiled))
-        self._undo_first_call = _events.on_first_module_call(self._first_call)
+        self._wait()
 
     def discover(self) -> None:
         """Look through the heap for root modules and optimizers not yet known."""
@@ -283,6 +283,17 @@ class Sources:
         if _torch.is_module(result):
             self._safely(self._add_root, result)
 
+    def _wait(self) -> None:
+        """Wait for a module that can give a beat to be called."""
+        self._met.clear()  # of the dead; their identities are used again
+        self._undo_first_call = _events.on_first_module_call(self._first_call)
+
+    def _wait_for_the_next(self) -> None:
+        # A server has let go of its model. This may be within any code of torch's, so a table of
+        # hooks that it may be walking is left alone.
+        if self._here is _hooks.here and not _torch.has_global_forward_hooks():
+            self._wait()
+
     def _stop_waiting(self) -> None:
         undo, self._undo_first_call = self._undo_first_call, None
         if undo is not None:
@@ -295,19 +306,24 @@ class Sources:
             self._safely(self._forget, reference)
 
     def _forget(self, reference: Any) -> None:
+        has_beaten = False
         for key in [key for key, known in self._roots.items() if known is reference]:
+            has_beaten = has_beaten or key in self._beating
             del self._roots[key]
             self._beating.discard(key)
             self._heard.pop(key, None)
             self._choose_beating()
             # Its hook went with it, but the undo would be kept for ever.
             self._root_undo.pop(key, _events.nothing)()
+        if has_beaten and self._everything and self._undo_first_call is None:
+            self._wait_for_the_next()
         watched = [*self._roots.values(), *self._optimizers.values()]
         if not self._everything and all(known() is None for known in watched):
             self._listener.on_all_gone()
 
     def remove(self) -> None:
         """Take every hook out; harmless when done twice."""
+        self._everything = False
         self._stop_waiting()
         undos = [*self._undo, *self._root_undo.values()]
         self._undo.clear()

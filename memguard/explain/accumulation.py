@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memguard import _kinds, _torch
-from memguard.explain import edges, graph, naming, paths, placing, reading
+from memguard.explain import capacity, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.reading import class_name, is_tensor
@@ -70,24 +70,21 @@ class Question:
         kind: `graph` or `tensor`.
         now: steps ended.
         births: steps whose survivors are under suspicion.
-        step_of: dates an autograd node by its number.
+        step_of: dates an autograd node; None when it cannot be told.
         window: steps a graph may outlive its own.
         evaluation: whether the loop runs the model without going backward.
         own_storages: storages of parameters and buffers, which no graph is charged for.
         survivors: for `tensor`: the surviving tensors by birth; emptied when done.
-        marked: dates a node that was marked when it was made; None for others. It comes first,
-            since each thread numbers its nodes by itself.
     """
 
     kind: str
     now: int
     births: Sequence[int]
-    step_of: Callable[[int], int]
+    step_of: Callable[[Any], int | None]
     window: int
     evaluation: bool = False
     own_storages: frozenset[int] = frozenset()
     survivors: dict[int, list[Any]] = field(default_factory=dict)
-    marked: Callable[[Any], int | None] = graph.unmarked
 
 
 def accumulation_points(
@@ -146,7 +143,7 @@ def _beside(
     apart: list[int] = []
     for key in sorted(search.below, key=lambda key: search.level.get(key, 0)):
         item = search.objects.get(key)
-        if key in related or search.level[key] == 0 or not edges.is_container(item):
+        if key in related or search.level[key] == 0 or not capacity.is_container(item):
             continue
         if len(_births(search.below[key], born)) < wanted or search.root_module(item) is not None:
             continue
@@ -233,7 +230,7 @@ def _inside(
     item = search.objects[key]
     values = reading.own_dict(item)
     owner: Any = item
-    if edges.is_container(item):
+    if capacity.is_container(item):
         owners = (search.objects[parent] for parent in search.parents.get(key, ()))
         owner = next((other for other in owners if reading.own_dict(other) is item), None)
     elif values is None and not reading.slots(item):
@@ -244,7 +241,7 @@ def _inside(
     shares: list[tuple[int, str, int]] = []
     for child in below:
         value = search.objects[child]
-        if edges.is_container(value) and value is not reading.own_dict(owner):
+        if capacity.is_container(value) and value is not reading.own_dict(owner):
             covered = len(_births(search.below.get(child, 0) & remaining, born))
             name = next((n for n, v in reading.attributes(owner) if v is value), "")
             shares += [(-covered, name, child)] if covered >= least and name else []
@@ -282,13 +279,17 @@ def locate(
     place = placing.place_of(steps, position, search)
     if place is None:
         return None
-    place = replace(place, length=edges.length(point), mixed=_is_mixed(path))
+    # Of a container within the one that is named nobody could say which bounds are its own.
+    named = steps[position].edge.name == place.name
+    length = capacity.length(point) if named else None
+    place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
     single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
     located = told(question, place, chain, class_name(type(point)), stack, weight, single)
-    limit, thread = edges.size_limit(point), naming.thread_of(steps[0], search)
+    owners = path[: len(path) - 1 - below][-2:]
+    limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
 
@@ -339,7 +340,7 @@ def told(
 def _top_of_links(steps: Sequence[naming.Step], position: int) -> int:
     """From one link of a linked list up to the variable that holds the list."""
     value = steps[position].value
-    if edges.is_container(value) or is_tensor(value):
+    if capacity.is_container(value) or is_tensor(value):
         return position
     while position > 0 and type(steps[position - 1].value) is type(value):
         position -= 1

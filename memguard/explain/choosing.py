@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from memguard.explain.candidates import Candidates
@@ -16,7 +16,7 @@ from memguard.explain.places import Place, Release
 from memguard.explain.program import Program
 from memguard.explain.releases import Emptying, bound_of, guarding_size
 from memguard.explain.subject import ANY, Keys, fits
-from memguard.explain.syntax import LOOPS, Piece, Scope, dotted, exclusive
+from memguard.explain.syntax import LOOPS, Piece, Scope, bindings, dotted, exclusive
 from memguard.explain.text import code_of
 from memguard.explain.verbs import Growth
 
@@ -87,6 +87,11 @@ class Chooser:
             size = integers.value(guard, growth.piece.scope)
             if size is None or not self._is_beyond(size + 1):
                 return _release(growth.piece, size)
+        if growth.verb == "item" and isinstance(growth.piece.node, ast.Assign):
+            if self.place.container == "list":
+                return _release(growth.piece, self.place.length)  # no list gets longer by it
+            if self.place.recurs:
+                return _release(growth.piece, None)
         depth = self.depth_of(growth)
         for region in self._regions_of(growth, depth):
             found = self._release_in(region, growth, candidates, integers)
@@ -126,6 +131,7 @@ class Chooser:
             if ring or (emptying.single and self._outpaced(region, emptying, candidates)):
                 continue
             bound, of_entries = bound_of(emptying.size, route, region.loop, integers)
+            of_entries = of_entries and not emptying.keys
             if bound is None or not (of_entries and self._is_beyond(2 * bound)):
                 # Between two releases there may be a few more; what is not so is not claimed.
                 known = (
@@ -152,6 +158,8 @@ class Chooser:
         count = 0
         for growth in candidates.growths:
             adds = growth.verb in ("append", "extend") and not growth.weak
+            if guarding_size(growth) is not None:
+                continue
             if not adds or region.route(growth.steps) is None or growth.piece in put:
                 continue
             # Of `if ...: x.append(a)` and `else: x.append(b)` each turn runs one.
@@ -219,12 +227,30 @@ class Chooser:
         if self.place.kind != "local" or self.home is not region.scope:
             return True
         returned = [p.node.value for p in self.home.pieces if isinstance(p.node, ast.Return)]
+        carriers = self._carriers()
         return any(
-            _names(part, self.place.name) and not is_detached(part, self.home, self.program)
+            _names(part, carriers) and not is_detached(part, self.home, self.program)
             for value in returned
             if value is not None
             for part in (value.elts if isinstance(value, ast.Tuple) else [value])
         )
+
+    def _carriers(self) -> set[str]:
+        """The holder, and the variables of its function that get a graph from it: a cost of it."""
+        assert self.home is not None
+        found: set[str] = set()
+        more = {self.place.name}
+        while not more <= found:
+            found |= more
+            more = {
+                target.id
+                for piece in self.home.pieces
+                for target, value in _given(piece.node)
+                if isinstance(target, ast.Name)
+                and _names(value, found)
+                and not is_detached(value, self.home, self.program)
+            }
+        return found
 
 
 def _switches_grad_off(parent: ast.stmt) -> bool:
@@ -235,8 +261,15 @@ def _switches_grad_off(parent: ast.stmt) -> bool:
     return any(name.rpartition(".")[2] in ("no_grad", "inference_mode") for name in names)
 
 
-def _names(value: ast.expr, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
+def _given(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a statement gives a value to, and the value."""
+    if isinstance(node, ast.AugAssign):
+        yield node.target, node.value
+    yield from ((target, value) for target, value, _ in bindings(node))
+
+
+def _names(value: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(value))
 
 
 def _release(piece: Piece, bound: int | None) -> Release:

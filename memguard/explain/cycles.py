@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memguard.explain import edges, graph, naming, paths, placing
+from memguard.explain import capacity, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
 from memguard.explain.frames import is_user_file
@@ -103,7 +103,7 @@ def _cycle_place(
 def _from_an_instance(loop: list[Any]) -> list[Any]:
     """The loop turned so that it begins with an object that has attributes, not with its dict."""
     for index, item in enumerate(loop):
-        if not edges.is_container(item) and not is_tensor(item):
+        if not capacity.is_container(item) and not is_tensor(item):
             return [*loop[index:], *loop[:index]]
     return loop
 

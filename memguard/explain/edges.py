@@ -14,11 +14,12 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from memguard import _kinds
+from memguard.explain.capacity import LRU_CACHE
 from memguard.explain.frames import read_locals
 from memguard.explain.reading import (
     attributes,
@@ -269,14 +270,12 @@ def is_hooks_name(name: str) -> bool:
     return _HOOK_DICT.fullmatch(name) is not None
 
 
-_LRU_CACHE: type = type(functools.lru_cache(maxsize=1)(lambda: None))
-
 _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (types.CellType, _cell),
     (types.FunctionType, _function),
     (types.MethodType, _method),
     (functools.partial, _partial),
-    (_LRU_CACHE, _cache),
+    (LRU_CACHE, _cache),
     (types.GeneratorType, _generator),
     (types.CoroutineType, _generator),
     (types.AsyncGeneratorType, _generator),
@@ -294,39 +293,3 @@ _TABLE: tuple[tuple[type, Callable[[Any, Any], Edge | None]], ...] = (
     (itertools.cycle, _yielded),
     (type, _class),
 )
-
-CONTAINERS: tuple[Any, ...] = (list, tuple, collections.deque, set, frozenset, dict)
-
-
-def is_container(value: Any) -> bool:
-    """Whether the object is a builtin container, or a subclass of one."""
-    return any(isinstance_exact(value, cls) for cls in CONTAINERS)
-
-
-def cache_size(wrapper: Any) -> tuple[int | None, int | None]:
-    """(entries, most entries) of a cached function; None when unknown or without limit."""
-    if type(wrapper) is not _LRU_CACHE:
-        return None, None
-    read: Any = wrapper
-    info = read.cache_info()
-    return int(info.currsize), info.maxsize
-
-
-def length(value: Any) -> int | None:
-    """Entries that a builtin container (or a subclass of one) has; None for anything else."""
-    for cls in CONTAINERS:
-        if isinstance_exact(value, cls):
-            return int(cls.__len__(value))
-    return None
-
-
-def size_limit(value: Any) -> int | None:
-    """Most entries the container can ever have; None when nothing limits it."""
-    if isinstance_exact(value, collections.deque):
-        limit = collections.deque.maxlen.__get__(value)
-        return int(limit) if limit is not None else None
-    if type(value) is _LRU_CACHE:
-        cache: Any = value
-        parameters: Mapping[str, int | None] = cache.cache_parameters()
-        return parameters["maxsize"]
-    return None

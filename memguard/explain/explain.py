@@ -95,7 +95,7 @@ def explain_survivors(question: Question, stack: Sequence[Spot] = ()) -> Explana
 def _explain_graph(question: Question, frames: Frames, stack: list[Spot]) -> Explanation:
     newest_old = question.now - question.window - 1
     tensors = graph.attached_tensors()
-    carriers = graph.carriers(tensors, question.step_of, newest_old, question.marked)
+    carriers = graph.carriers(tensors, question.step_of, newest_old)
     tensors.clear()
     weight = _weigh(question, carriers)
     result = Explanation(weight=weight)

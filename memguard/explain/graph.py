@@ -44,24 +44,15 @@ class Carriers:
     crossings: set[str] = field(default_factory=set)
 
 
-def unmarked(node: Any) -> int | None:
-    """No step: the node was not marked when it was made."""
-    return None
-
-
 def carriers(
-    tensors: Iterable[Any],
-    step_of: Callable[[int], int],
-    newest_old: int,
-    marked: Callable[[Any], int | None] = unmarked,
+    tensors: Iterable[Any], step_of: Callable[[Any], int | None], newest_old: int
 ) -> Carriers:
     """Sort live attached tensors by how they keep graphs older than step `newest_old`.
 
     Args:
         tensors: live attached tensors.
-        step_of: dates a node by its creation number.
+        step_of: dates a node; None when it cannot be told.
         newest_old: nodes of this step and before are of the past.
-        marked: dates a node that was marked when it was made.
     """
     found = Carriers()
     reaches: dict[Any, bool] = {}
@@ -70,8 +61,7 @@ def carriers(
         node = _node_of(tensor)
         if node is None:
             continue
-        step = marked(node)
-        step = _step(node, step_of) if step is None else step
+        step = step_of(node)
         if step is not None and step <= newest_old:
             found.old.setdefault(step, []).append(tensor)
         elif _reaches_past(node, step_of, newest_old, reaches, found.crossings, budget):
@@ -80,14 +70,14 @@ def carriers(
     return found
 
 
-def kept_nodes(step_of: Callable[[int], int], newest_old: int) -> dict[int, list[Any]]:
+def kept_nodes(step_of: Callable[[Any], int | None], newest_old: int) -> dict[int, list[Any]]:
     """Nodes of past steps to which a Python object refers, by step; a graph refers from C++."""
     nodes = objects_of(_torch.node_classes())
     del nodes[: -MAX_NODES or None]
     held = _referred_to(nodes)
     found: dict[int, list[Any]] = {}
     for node in nodes:
-        step = _step(node, step_of) if id(node) in held else None
+        step = step_of(node) if id(node) in held else None
         if step is not None and step <= newest_old:
             found.setdefault(step, []).append(node)
     nodes.clear()
@@ -109,16 +99,9 @@ def _node_of(tensor: Any) -> Any:
         return _torch.node_of(tensor)
 
 
-def _step(node: Any, step_of: Callable[[int], int]) -> int | None:
-    number = _torch.node_sequence(node)
-    step = -1 if number is None else step_of(number)
-    # Numbers count by thread: one from before the first step may as well be another thread's.
-    return step if step >= 0 else None
-
-
 def _reaches_past(
     root: Any,
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     newest_old: int,
     reaches: dict[Any, bool],
     crossings: set[str],
@@ -141,7 +124,7 @@ def _reaches_past(
             if following in reaches:
                 found = found or reaches[following]
                 continue
-            step = _step(following, step_of)
+            step = step_of(following)
             if step is None:
                 continue
             if step <= newest_old:
@@ -172,7 +155,7 @@ class Weight:
 
 def weigh_each(
     roots: Sequence[tuple[int, Sequence[Any]]],
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     ignored_storages: Iterable[int] = (),
 ) -> list[Weight]:
     """What each step keeps behind its roots, without the storages that another keeps as well.
@@ -189,7 +172,7 @@ def weigh_each(
 
 def _saved(
     roots: Sequence[Any],
-    step_of: Callable[[int], int],
+    step_of: Callable[[Any], int | None],
     step: int,
     ignored_storages: Iterable[int],
     budget: int = MAX_NODES,
@@ -203,7 +186,7 @@ def _saved(
     while pending and looked < budget:
         node = pending.pop()
         looked += 1
-        made = _step(node, step_of)
+        made = step_of(node)
         if made is not None and made < step:
             continue
         if made == step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from memguard.explain.calls import MAX_DEPTH, callees
+from memguard.explain.calls import MAX_DEPTH, called, callees, reach
 from memguard.explain.expressions import starts_over
 from memguard.explain.loops import Region
 from memguard.explain.program import Program
@@ -188,5 +188,24 @@ def _afterwards(region: Region, outer: Sequence[Region]) -> Iterator[Freeing]:
         yield from _freeing(region.program, after)
     for around in outer:
         if around.scope is not region.scope:
+            yield from _beside(region, around)
             after = [piece for piece in around.pieces if piece.line > around.line]
             yield from _freeing(region.program, after)
+
+
+def _beside(region: Region, around: Region) -> Iterator[Freeing]:
+    """What the statements of the line being executed will do with what the loop returns.
+
+    As in `learn(rollout())`; the call that leads to the loop itself is none of them.
+    """
+    program = region.program
+    for piece in around.pieces:
+        if not piece.line <= around.line <= piece.last or hasattr(piece.node, "body"):
+            continue
+        for call in piece.calls():
+            if _is_freeing(call):
+                yield call, (piece,)
+                continue
+            for scope in called(program, call, piece.scope):
+                if scope is not region.scope and region.scope not in reach(program, scope.pieces):
+                    yield from _freeing_in(program, scope.pieces, (piece,), {scope})

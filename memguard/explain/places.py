@@ -66,7 +66,9 @@ class Place:
         survivor: what hangs on it: a tensor, or what is no tensor and keeps a graph all the same:
             a `node` (a `grad_fn`), or the `ctx` of a custom Function, which is one as well.
         mixed: whether numbers stand beside tensors in the dict or list that has the survivor.
-        length: entries that the container has now; None where it has none.
+        length: entries that the container has now; None where it has none, or lies within what
+            the name says.
+        recurs: whether its keys look like a fixed set, so that entries are overwritten in time.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
     """
@@ -85,6 +87,7 @@ class Place:
     limit: int | None = None
     mixed: bool = False
     length: int | None = None
+    recurs: bool = False
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
 

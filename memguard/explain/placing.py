@@ -8,7 +8,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from memguard.explain import edges, hooks
+from memguard.explain import capacity, edges, hooks
 from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
@@ -271,7 +271,7 @@ def _cache_place(
     name = text_entry(variables, "__name__") or "cache"
     qualified = text_entry(variables, "__qualname__")
     whole = (qualified or name).rpartition("<locals>.")[2]
-    size = edges.cache_size(wrapper)
+    size = capacity.cache_size(wrapper)
     return Place(
         "cache",
         name,

@@ -370,15 +370,24 @@ def dotted(node: ast.AST | None) -> str:
 
 
 def exclusive(first: Piece, second: Piece) -> bool:
-    """Whether two statements stand in the two branches of one `if`, so that one of them runs."""
+    """Whether of two statements each turn runs one: the branches of an `if`, and what follows it.
+
+    What follows is left out where a branch leaves the turn, by `return` or `continue`.
+    """
+    return _parted(first, second) or _parted(second, first)
+
+
+def _parted(first: Piece, second: Piece) -> bool:
     for parent in first.parents:
-        if (
-            isinstance(parent, ast.If)
-            and parent.orelse
-            and any(p is parent for p in second.parents)
-        ):
-            otherwise = parent.orelse[0].lineno
+        if not isinstance(parent, ast.If):
+            continue
+        otherwise = parent.orelse[0].lineno if parent.orelse else (parent.end_lineno or 0) + 1
+        if any(outer is parent for outer in second.parents):
             if (first.line >= otherwise) != (second.line >= otherwise):
+                return True
+        elif second.line > first.line:
+            branch = parent.orelse if first.line >= otherwise else parent.body
+            if isinstance(branch[-1], (ast.Return, ast.Continue, ast.Break, ast.Raise)):
                 return True
     return False
 

@@ -31,11 +31,18 @@ MAX_OUTPUTS = 64
 
 
 class Canary:
-    """What is put into a node's metadata; it knows the step it was put there for."""
+    """What is put into a node's metadata.
 
-    __slots__ = ("__weakref__", "step")
+    Attributes:
+        owner: stands for the guard that put it there; each has its own count of steps.
+        step: the step that the node was made in.
+    """
 
-    step: int
+    __slots__ = ("__weakref__", "owner", "step")
+
+    def __init__(self, owner: object, step: int) -> None:
+        self.owner = owner
+        self.step = step
 
 
 class Canaries:
@@ -45,13 +52,14 @@ class Canaries:
         full: whether no more nodes may be touched before some have died.
     """
 
-    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "cohorts", "full")
+    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "_token", "cohorts", "full")
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
         self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
         self._room = MAX_TOUCHED
+        self._token = object()
         self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
 
@@ -74,12 +82,16 @@ class Canaries:
         # Two modules may return the same node; the first canary keeps its label.
         if Canary in metadata or not (label or self._admits(step)):
             return
-        canary = metadata[Canary] = Canary()
-        canary.step = step
+        canary = metadata[Canary] = Canary(self._token, step)
         self.cohorts.add(step, canary, label, latest)
         self._room -= 1
         if self._room <= 0:
             self._weigh()
+
+    def step_of(self, node: Any) -> int | None:
+        """The step of a node that has a canary of this guard's; None for other nodes."""
+        canary = _torch.node_metadata(node).get(Canary)
+        return canary.step if canary is not None and canary.owner is self._token else None
 
     def _admits(self, step: int) -> bool:
         """Whether the step may have one more canary beside those of an audit."""
@@ -96,11 +108,6 @@ class Canaries:
     def _weigh(self) -> None:
         self._room = MAX_TOUCHED - len(self.cohorts)
         self.full = self._room <= 0 or sum(self._looked.values()) >= MAX_LOOKED
-
-    def step_of(self, node: Any) -> int | None:
-        """The step a node was made in, whatever thread made it; None without a canary in it."""
-        canary = _torch.node_metadata(node).get(Canary)
-        return None if canary is None else int(canary.step)
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""

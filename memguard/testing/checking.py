@@ -6,18 +6,20 @@ import json
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from memguard.errors import LeakWarning
-from memguard.records import Finding
-from memguard.report import tests as telling
+from memguard.parts import Parts
 from memguard.sensors.births import Births
 from memguard.testing import options, phases
 from memguard.testing.options import EXPECTED, Wanted
 from memguard.testing.runs import Runs
 from memguard.triage import Triage
+
+if TYPE_CHECKING:
+    from memguard.records import Finding
 
 
 class Leaked(Exception):
@@ -52,6 +54,9 @@ class _Check:
     seconds: float = 0.0
 
 
+# The part whose failure fails no test.
+_JUDGING = "judging tests"
+
 _PLAN: pytest.StashKey[Wanted] = pytest.StashKey()
 _CHECK: pytest.StashKey[_Check] = pytest.StashKey()
 
@@ -76,9 +81,12 @@ class Checker:
         self.triage = Triage(options.patterns(ignored))
         self.rows: list[dict[str, Any]] = []
         self.texts: list[str] = []
+        self.failures: dict[str, None] = {}
         self.judged = 0
         self.seconds = 0.0
         self._births: Births | None = None
+        self._config = config
+        self._parts = Parts(lambda: self.judged)
         self._is_worker = hasattr(config, "workerinput")
 
     def plan(self, items: list[pytest.Item]) -> None:
@@ -97,16 +105,7 @@ class Checker:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """What is born from here on is the test's."""
-        check = item.stash.get(_CHECK, None)
-        if check is None or not check.again:
-            plan = item.stash.get(_PLAN, None)
-            if plan is None and "memguard" not in getattr(item, "fixturenames", ()):
-                return (yield)
-            check = _Check(plan or Wanted(), Runs(self._sensor()), judged=plan is not None)
-            item.stash[_CHECK] = check
-            # Running a doctest empties its variables.
-            check.globs = dict(getattr(getattr(item, "dtest", None), "globs", ()))
-        check.runs.begin()
+        self._parts.do(_JUDGING, self._begin, item)
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -116,11 +115,11 @@ class Checker:
         """What a wider-scoped fixture makes is not the test's."""
         if fixturedef.scope == "function" or self._births is None:
             return (yield)
-        self._births.pause()
+        self._parts.do(_JUDGING, self._births.pause)
         try:
             return (yield)
         finally:
-            self._births.resume()
+            self._parts.do(_JUDGING, self._births.resume)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
@@ -135,7 +134,7 @@ class Checker:
                 result = yield
             phases.forget_fixtures(item)
             if check.again:
-                check.left = check.runs.end()
+                check.left = bool(self._parts.do(_JUDGING, check.runs.end))
             else:
                 self._judge(item, nextitem, check)
         finally:
@@ -154,6 +153,8 @@ class Checker:
             text = str(call.excinfo.value)
             report.longrepr = phases.as_failure(item, text)
             report.memguard = "leaked"  # type: ignore[attr-defined]
+        failed = [f"{one.part} failed: {one.error}" for one in self._parts.failures.values()]
+        report.memguard_failed = failed  # type: ignore[attr-defined]
         if check is None or check.again:
             return report
         check.passed = check.passed and report.passed and not hasattr(report, "wasxfail")
@@ -176,6 +177,18 @@ class Checker:
 
     # --- judging ---
 
+    def _begin(self, item: pytest.Item) -> None:
+        check = item.stash.get(_CHECK, None)
+        if check is None or not check.again:
+            plan = item.stash.get(_PLAN, None)
+            if plan is None and "memguard" not in getattr(item, "fixturenames", ()):
+                return
+            check = _Check(plan or Wanted(), Runs(self._sensor()), judged=plan is not None)
+            # Running a doctest empties its variables.
+            check.globs = dict(getattr(getattr(item, "dtest", None), "globs", ()))
+            item.stash[_CHECK] = check
+        check.runs.begin()
+
     def _sensor(self) -> Births:
         if self._births is None:
             self._births = Births()
@@ -184,13 +197,13 @@ class Checker:
 
     def _judge(self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check) -> None:
         began = time.perf_counter()
+        judged = check.passed and check.judged
         try:
-            if not check.passed or not check.judged:
-                check.runs.abandon()
-            left = check.passed and check.judged and check.runs.end()
+            end = check.runs.end if judged else check.runs.abandon
+            left = self._parts.do(_JUDGING, end)
             if check.passed:
                 self._check_expected(item)
-            if check.passed and check.judged:
+            if judged and left is not None:
                 check.ruled = True
                 self._rule(item, nextitem, check, left)
         finally:
@@ -200,6 +213,7 @@ class Checker:
         expected = item.stash.get(EXPECTED, [])
         if not expected:
             return
+        from memguard.report import tests as telling
         from memguard.testing.asserting import outlives
 
         found = [(label, outlives(ref)) for ref, label in expected]
@@ -212,13 +226,17 @@ class Checker:
         self, item: pytest.Item, nextitem: pytest.Item | None, check: _Check, left: bool
     ) -> None:
         plan, runs = check.plan, check.runs
-        while left and len(runs) < plan.repeat:
+        if not left and plan.leaky is None:
+            return
+        from memguard.report import tests as telling  # takes 15 ms, and most have nothing to tell
+
+        while left and len(runs) < plan.repeat and runs.may_grow(plan.window):
             if not self._run_again(item, nextitem, check):
                 self._note(item, check, None, "unconfirmed")
                 return
             left = check.left
-        if not left or not runs.grow(plan.window):
-            if plan.leaky is not None:
+        if not left or not self._parts.do(_JUDGING, runs.grow, plan.window):
+            if plan.leaky is not None and not self._parts.failures:
                 raise Leaked(telling.mended(item.name, plan.leaky))
             return
         # Explaining loads torch, which is there by now.
@@ -262,6 +280,8 @@ class Checker:
     def _note(
         self, item: pytest.Item, check: _Check, finding: Finding | None, outcome: str
     ) -> None:
+        from memguard.report import tests as telling
+
         note = {
             "unconfirmed": "left something, and failed when run once more",
             "known": check.plan.leaky or "",
@@ -280,8 +300,12 @@ class Checker:
 
     # --- telling ---
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather what was found; on the controller of xdist what its workers found."""
+        if getattr(report, "memguard", None) == "leaked":
+            phases.fail_in_junit(self._config, report)
+        self.failures.update(dict.fromkeys(getattr(report, "memguard_failed", ())))
         if getattr(report, "memguard_judged", None) is None:
             return
         self.judged += 1
@@ -296,10 +320,12 @@ class Checker:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Let go of the process, and write the session's file."""
         if self._births is not None:
-            self._births.remove()
+            self._parts.do("letting go", self._births.remove)
             self._births = None
         if not self.file or self._is_worker:
             return
+        from memguard.report import tests as telling
+
         data = telling.session(self.rows, self.judged, self.seconds)
         try:
             with open(self.file, "w", encoding="utf-8") as file:
@@ -313,7 +339,11 @@ class Checker:
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """The table of what was left; more of it with -v, a line with -q."""
         verbosity = config.get_verbosity()
-        lines = telling.closing(self.rows, self.judged, self.texts, verbosity)
+        lines = list(self.failures)
+        if self.rows or verbosity > 0:
+            from memguard.report import tests as telling
+
+            lines = [*telling.closing(self.rows, self.judged, self.texts, verbosity), *lines]
         if lines:
             terminalreporter.section("memguard", sep="=")
             for line in lines:

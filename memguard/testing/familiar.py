@@ -28,6 +28,8 @@ def familiar(holder: Holder, thread: int | None = None) -> Holder:
     if chain != holder.chain:
         fixture = chain[0].partition(":")[0].partition(" ")[2]
         name = _IN_EXPRESSION.sub(fixture, holder.name)
+        # A long way through pytest's records is abbreviated, and ends at the value itself.
+        name = fixture if f"['{fixture}']" in name else name
         holder = replace(holder, chain=chain, name=name)
     if _IN_MOCK.search(holder.name):
         return _of_mock(holder)

@@ -30,12 +30,14 @@ class _Sorted:
         self.tensors: list[Any] = []
         self.modules: list[Any] = []
         self.optimizers: list[Any] = []
-        tensors = []
+        tensors, nodes = [], []
         for item in survivors:
             if _kinds.is_module(item):
                 self.modules.append(item)
             elif _kinds.is_optimizer(item):
                 self.optimizers.append(item)
+            elif _kinds.is_node(item):
+                nodes.append(item)
             else:
                 tensors.append(item)
         inner = {id(part) for module in self.modules for part in _parts(module)}
@@ -46,7 +48,7 @@ class _Sorted:
             attached = [tensor for tensor in tensors if _kinds.is_attached(tensor)]
             known = {id(tensor) for tensor in attached}
             self.tensors = [tensor for tensor in tensors if id(tensor) not in known]
-            self.graphs = _roots(attached)
+            self.graphs = _roots([*attached, *nodes])
 
     def targets(self) -> list[Any]:
         """What is to be explained, the heaviest kind first."""
@@ -94,10 +96,15 @@ def _kept_by(optimizer: Any) -> Iterable[Any]:
         yield from state.values() if isinstance(state, dict) else ()
 
 
+def _node_of(item: Any) -> Any:
+    """The node that a tensor hangs on, or the node itself."""
+    return item if _kinds.is_node(item) else _kinds.torch_door().node_of(item)
+
+
 def _roots(attached: list[Any]) -> list[Any]:
-    """The attached tensors on which no other of them hangs, newest first."""
+    """The attached tensors and nodes on which no other of them hangs, newest first."""
     door = _kinds.torch_door()
-    nodes = [(tensor, door.node_of(tensor)) for tensor in attached[:MOST_WEIGHED]]
+    nodes = [(item, _node_of(item)) for item in attached[:MOST_WEIGHED]]
     nodes.sort(key=lambda pair: -(door.node_sequence(pair[1]) or 0) if pair[1] is not None else 0)
     seen: set[Any] = set()
     found: list[Any] = []
@@ -174,7 +181,7 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
     """(autograd nodes, bytes they saved, bytes of everything, tensors in modules), each once."""
     door = _kinds.torch_door()
     with _kinds.without_overrides():
-        nodes = [door.node_of(tensor) for tensor in found.graphs]
+        nodes = [_node_of(item) for item in found.graphs]
         (weight,) = weigh_each([(0, nodes)], lambda number: 0)
         storages: dict[int, int] = {}
         inner = [part for module in found.modules for part in _parts(module)]

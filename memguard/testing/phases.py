@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprFileLocation, ReprTracebackNative
+from _pytest.junitxml import xml_key
 from _pytest.runner import runtestprotocol
 
 
@@ -50,6 +51,14 @@ def as_failure(item: pytest.Item, text: str) -> ExceptionChainRepr:
     headline = text.partition("\n")[0]
     crash = ReprFileLocation(path, (line or 0) + 1, headline)
     return ExceptionChainRepr([(ReprTracebackNative([text + "\n"]), crash, None)])
+
+
+def fail_in_junit(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Let a JUnit file call a leak a failure; what a teardown raises is an error there."""
+    file = config.stash.get(xml_key, None)
+    if file is not None:
+        reporter = file.node_reporter(report)
+        reporter.append_error = reporter.append_failure  # type: ignore[method-assign]
 
 
 def run_once_more(item: Any, nextitem: pytest.Item | None) -> bool:

@@ -91,6 +91,11 @@ def _asks(item: pytest.Item) -> bool:
 
 
 def _start(config: pytest.Config) -> None:
+    from memguard.settings import Settings
+
+    # Whoever runs a job can always silence memguard, however it was switched on.
+    if Settings.read({}, pyproject=None).off:
+        return
     from memguard.testing.checking import Checker
     from memguard.testing.options import WrongOption
 
@@ -99,6 +104,29 @@ def _start(config: pytest.Config) -> None:
     except WrongOption as error:
         raise pytest.UsageError(f"memguard: {error}") from None
     config.pluginmanager.register(checker, CHECKER)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where workers of xdist run the tests, only their reports say that one was checked."""
+    manager = session.config.pluginmanager
+    if manager.hasplugin("dsession") and not manager.hasplugin(CHECKER):
+        manager.register(_Awaiting(session.config))
+
+
+class _Awaiting:
+    """Starts telling with the first report of a test that was checked."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look whether it was."""
+        manager = self._config.pluginmanager
+        if getattr(report, "memguard_judged", None) is not None and not manager.hasplugin(CHECKER):
+            _start(self._config)
+            manager.getplugin(CHECKER).pytest_runtest_logreport(report)
 
 
 def pytest_report_teststatus(

@@ -21,27 +21,27 @@ MOST_CANARIES = 16
 
 
 class _Run:
-    """What one run made and left: marks of objects, and canaries in graphs.
+    """What one run made and left: marks of objects, and canaries in nodes and graphs.
 
     A graph may outlive every tensor that was made with it, inside a sum that is made anew each
-    time, and a tensor from before may have been given a graph; canaries see both.
+    time or in a list of nodes, and a tensor from before may have been given a graph; canaries see
+    all three.
     """
 
-    __slots__ = ("canaries", "carriers", "marked", "marks", "since")
+    __slots__ = ("canaries", "carriers", "marked", "marks", "nodes")
 
     def __init__(self) -> None:
         self.marks: set[Mark] = set()
         self.canaries: set[Mark] = set()
         self.carriers: set[Mark] = set()
+        self.nodes: set[Mark] = set()
         self.marked = False
-        door = _kinds.torch_door()
-        self.since: int = door.sequence_number() if door is not None else 0
 
     def left(self) -> int:
         """How much of it is alive."""
         # A tensor that outlives the run may be given another graph; then only canaries tell.
         carriers = 0 if self.marked else len(self.carriers)
-        return len(self.marks) + len(self.canaries) + carriers
+        return len(self.marks) + len(self.nodes) + len(self.canaries) + carriers
 
 
 class Runs:
@@ -69,33 +69,48 @@ class Runs:
         """The run has ended; whether anything it made is alive.
 
         Collects garbage only if there are survivors: what is young, and everything once if there
-        are survivors still.
+        are survivors still; of later runs only what is young, see `grow`.
         """
         run = self._runs[-1]
         run.marks = self._births.end()
-        run.carriers = self._given_graphs(run)
+        run.nodes = self._births.nodes()
+        run.carriers = self._given_graphs()
         if not run.left():
             return False
         # What a test leaves in cycles is young; the whole heap is seldom worth a look.
         gc.collect(1)
         if not run.left():
             return False
-        gc.collect()
+        if len(self._runs) == 1:
+            gc.collect()
         self._forgive(run)
-        for seconds in PATIENCE if threading.active_count() > 1 else PATIENCE[:1]:
-            if not run.left():
-                return False
-            time.sleep(seconds)
+        self._wait(run)
         self._mark_graphs(run)
         return bool(run.left())
+
+    def _wait(self, run: _Run) -> None:
+        for seconds in PATIENCE if threading.active_count() > 1 else PATIENCE[:1]:
+            if run.left():
+                time.sleep(seconds)
 
     def abandon(self) -> None:
         """The run is not to be judged."""
         self._births.end()
 
     def grow(self, window: int = 0) -> bool:
-        """Whether each run left something that is still alive, the last `window` aside."""
-        return grows([run.left() for run in self._runs], window)
+        """Whether each run left something that is still alive, the last `window` aside.
+
+        Collects everything once more where it would say so of several runs, to make sure.
+        """
+        found = grows([run.left() for run in self._runs], window)
+        if found and len(self._runs) > 1:
+            gc.collect()
+            found = grows([run.left() for run in self._runs], window)
+        return found
+
+    def may_grow(self, window: int = 0) -> bool:
+        """Whether no run that counts has been seen to leave nothing; what died stays dead."""
+        return all(run.left() for run in self._runs[: len(self._runs) - window])
 
     def survivors(self) -> list[Any]:
         """What the last run left; hold it no longer than needed."""
@@ -106,12 +121,12 @@ class Runs:
         last = {id(item) for item in self._alive(self._runs[-1:])}
         return [item for item in self._alive(self._runs[:-1]) if id(item) not in last]
 
-    @staticmethod
-    def _alive(runs: list[_Run]) -> list[Any]:
+    def _alive(self, runs: list[_Run]) -> list[Any]:
         found = [item for run in runs for item in (*alive(run.marks), *alive(run.carriers))]
+        found += self._births.nodes_of(mark for run in runs for mark in list(run.nodes))
         return list({id(item): item for item in found}.values())
 
-    def _given_graphs(self, run: _Run) -> set[Mark]:
+    def _given_graphs(self) -> set[Mark]:
         """Tensors from before the run that hang on a graph which it made."""
         found: set[Mark] = set()
         door = _kinds.torch_door()
@@ -119,7 +134,7 @@ class Runs:
             return found
         with _kinds.without_overrides():
             for tensor in self._births.carriers():
-                if door.is_attached(tensor) and _is_made_since(door, tensor, run.since):
+                if door.is_attached(tensor) and _is_made_since(door, tensor, self._births.since):
                     found.add(Mark(tensor, found.discard))
         return found
 
@@ -147,14 +162,8 @@ class Runs:
                 if door.is_tensor_type(type(tensor)) and door.is_attached(tensor):
                     node = door.node_of(tensor)
                     if node is not None:
-                        canary = door.node_metadata(node)[_Canary] = _Canary()
+                        canary = self._births.canary_of(node)
                         run.canaries.add(Mark(canary, run.canaries.discard))
-
-
-class _Canary:
-    """What is put into a node's metadata: it lives as long as the node."""
-
-    __slots__ = ("__weakref__",)
 
 
 def _is_made_since(door: Any, tensor: Any, since: int) -> bool:

@@ -22,6 +22,7 @@ class Case:
         watch: how the guard is made; None for the usual way.
         files: other files beside the program, by name; the marked line may stand in one.
         steps: steps within which it is found.
+        stays: why what it keeps outlives the program; empty where it goes with its variables.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Case:
     watch: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     steps: int = 12
+    stays: str = ""

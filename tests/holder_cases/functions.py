@@ -307,6 +307,7 @@ CASES = {
             loss = train_step(model, optimizer)
             total.set(total.get() + loss)  # grows
         """,
+        stays="the context of the thread has the last value",
     ),
     "context variable whose list is replaced": Case(
         "seen",
@@ -320,6 +321,7 @@ CASES = {
             loss = train_step(model, optimizer)
             seen.set(seen.get() + [loss])  # grows
         """,
+        stays="the context of the thread has the last value",
     ),
     "default of a context variable": Case(
         "LOSSES",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from programs import IN_CPP
+
 from holder_cases import Case
 
 _REGISTERED = ("remove()",)
 
 
-def _each_step(registration: str, chain: tuple[str, ...], where: str) -> Case:
+def _each_step(registration: str, chain: tuple[str, ...], where: str, stays: str = "") -> Case:
     """A hook that a closure makes anew each step, around that step's loss."""
     return Case(
         "tap",
@@ -23,6 +25,7 @@ def _each_step(registration: str, chain: tuple[str, ...], where: str) -> Case:
             {registration}  # grows
         """,
         where=where,
+        stays=stays,
     )
 
 
@@ -41,21 +44,25 @@ CASES = {
         "model.second.register_full_backward_hook(make(loss))",
         ("global model: Net", ".second: Linear", "._backward_hooks: OrderedDict of"),
         "on Linear",
+        IN_CPP,
     ),
     "module backward pre-hook": _each_step(
         "model.second.register_full_backward_pre_hook(make(loss))",
         ("global model: Net", ".second: Linear", "._backward_pre_hooks: OrderedDict of"),
         "on Linear",
+        IN_CPP,
     ),
     "parameter hook": _each_step(
         "model.first.weight.register_hook(make(loss))",
         ("global model: Net", ".first: Linear", ".weight: Parameter", "._backward_hooks"),
         "on Parameter",
+        IN_CPP,
     ),
     "post-accumulate hook": _each_step(
         "model.first.weight.register_post_accumulate_grad_hook(make(loss))",
         (".weight: Parameter", "._post_accumulate_grad_hooks: OrderedDict of"),
         "on Parameter",
+        IN_CPP,
     ),
     "global module hook": _each_step(
         "nn.modules.module.register_module_forward_hook(make(loss))",
@@ -88,6 +95,7 @@ CASES = {
             accumulator.register_hook(make(loss))  # grows
         """,
         where="hook make.<locals>.tap (train.py:",
+        stays=IN_CPP,
     ),
     "hook on a grad_fn that is bound to the cache's owner": Case(
         "clear",
@@ -108,6 +116,7 @@ CASES = {
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
         where="hook Cache.clear (train.py:",
+        stays=IN_CPP,
     ),
     "hook on the tensor it closes over": Case(
         "keep",
@@ -126,6 +135,7 @@ CASES = {
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
         where="hook watch_gradient.<locals>.keep (train.py:",
+        stays=IN_CPP,
     ),
     "forward hook that stores outputs": Case(
         "activations",

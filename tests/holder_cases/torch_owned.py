@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from programs import IN_CPP, TORCHSCRIPT
+
 from holder_cases import TIGHT, Case
 
 CASES = {
@@ -18,6 +20,7 @@ CASES = {
         """,
         watch="import warnings; warnings.simplefilter('ignore')\n"
         "guard = memguard.watch(model, optimizer)\n",
+        stays=IN_CPP,
     ),
     "state of parameters an optimizer no longer has": Case(
         "optimizer.state",
@@ -85,6 +88,7 @@ CASES = {
             loss = (Gate.apply(model(x)) - y).pow(2).mean()
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
+        stays=IN_CPP,
     ),
     "nodes of graphs": Case(
         "kept",
@@ -122,6 +126,7 @@ CASES = {
         finally:
             torch._dynamo.reset()
         """,
+        stays="what is compiled keeps examples of its inputs",
     ),
     "buffer with statistics": Case(
         "norm.running_mean",
@@ -177,6 +182,7 @@ CASES = {
             optimizer.zero_grad(); loss.backward(); optimizer.step()
         """,
         where="ctx of Gate",
+        stays=IN_CPP,
     ),
     "pack hook that stores what it is given": Case(
         "packed",
@@ -206,6 +212,7 @@ CASES = {
         """,
         kind="tensor",
         watch=TIGHT,
+        stays=IN_CPP,
     ),
     "autocast's cache": Case(
         "the cache of torch.autocast",
@@ -235,6 +242,7 @@ CASES = {
         """,
         kind="tensor",
         watch=TIGHT,
+        stays=TORCHSCRIPT,
     ),
     "metric of a library": Case(
         "metric",

@@ -1,0 +1,337 @@
+"""A process guarded as a whole: what steps is found, whoever wraps it; what never steps is not."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import memguard
+from memguard import LeakError, watching
+from memguard.guard import Guard
+from memguard.settings import Settings
+
+Step = Callable[[torch.Tensor], None]
+
+
+@pytest.fixture
+def process() -> Iterator[Guard]:
+    """The guard that MEMGUARD=1 begins once torch is there."""
+    gc.collect()  # optimizers of other tests that are found alive would count as this one's
+    guard = watching.guard_process(Settings(), quiet=True)
+    yield guard
+    guard.finish()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+# --- optimizers in the shapes that libraries give them ---
+
+
+class AcceleratedLike(torch.optim.Optimizer):
+    """An Optimizer by class that never ran its own __init__ and hands everything on."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.optimizer = inner
+        self.param_groups, self.defaults = inner.param_groups, inner.defaults
+        self.state = inner.state
+
+    def step(self, closure: Any = None) -> Any:
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+
+class ApexLike:
+    """No Optimizer at all: it keeps masters of the weights and steps those."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.optimizer = inner
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
+
+class ScheduleFreeLike(torch.optim.Optimizer):
+    """Averages beside the steps of the optimizer within, and has modes of its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__([p for group in inner.param_groups for p in group["params"]], {})
+        self.inner = inner
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        loss = self.inner.step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p].setdefault("z", p.clone()).lerp_(p, 0.1)
+        return loss
+
+
+class EightBitLike(torch.optim.Optimizer):
+    """Keeps its state in bytes and updates the weights itself."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p].setdefault("m", torch.zeros(p.shape, dtype=torch.uint8))
+                    state.add_(1)
+                    p.sub_(p.grad, alpha=group["lr"])
+
+
+class EngineLike(nn.Module):
+    """DeepSpeed's shape: the engine is the module, and no torch optimizer ever steps."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for p in self.module.parameters():
+            p.sub_(p.grad, alpha=0.01)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], tuple[nn.Module, Any]]] = {
+    "plain": lambda model: (model, sgd(model)),
+    "accelerated": lambda model: (model, AcceleratedLike(sgd(model))),
+    "apex": lambda model: (model, ApexLike(sgd(model))),
+    "schedule-free": lambda model: (model, ScheduleFreeLike(sgd(model))),
+    "8-bit": lambda model: (model, EightBitLike(model.parameters())),
+    "engine": lambda model: (engine := EngineLike(model), engine),
+}
+
+
+@pytest.mark.parametrize("make", WRAPPERS.values(), ids=WRAPPERS.keys())
+def test_whatever_wraps_the_optimizer_each_turn_is_a_step(
+    process: Guard, make: Callable[[nn.Module], tuple[nn.Module, Any]]
+) -> None:
+    """A healthy loop is clean and counted turn by turn; its leaking twin is stopped."""
+    model, optimizer = make(Net())
+
+    def turn() -> torch.Tensor:
+        loss = model(torch.randn(2, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(30):
+        turn()
+    report = process.report()
+    assert (report.verdict, 28 <= report.step <= 31) == ("clean", True)
+
+    total = torch.zeros(())
+    with pytest.raises(LeakError) as caught:
+        for _ in range(80):
+            total = total + turn()
+    assert caught.value.report.findings[0].holders[0].name == "total"
+
+
+def test_an_evaluation_phase_is_judged_by_its_forwards(process: Guard) -> None:
+    """Training goes on for a while; then predictions are gathered with their graphs."""
+    model = Net()
+    optimizer = sgd(model)
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.randn(2, 4)).mean().backward()
+        optimizer.step()
+    model.eval()
+    predictions = []
+    with pytest.raises(LeakError) as caught:
+        for _ in range(200):
+            predictions.append(model(torch.randn(2, 4)))
+
+    assert caught.value.report.findings[0].holders[0].name == "predictions"
+
+
+# --- servers ---
+
+
+def test_a_request_loop_without_optimizer_is_judged(process: Guard) -> None:
+    """Each request is a step by its forward; what a cache keeps of them is named."""
+    model, answers = Net().eval(), {}
+
+    def handle(number: int) -> float:
+        answers[number] = model(torch.randn(1, 4))
+        return answers[number].item()
+
+    with pytest.raises(LeakError) as caught:
+        for number in range(60):
+            handle(number)
+
+    assert caught.value.report.findings[0].holders[0].name == "answers"
+    assert caught.value.report.clock["beat"] == "forward"
+
+
+class Server:
+    """Answers each request in a thread of its own.
+
+    Attributes:
+        raised: what its handlers raised.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.answers: dict[int, torch.Tensor] = {}
+        self.raised: list[Exception] = []
+
+    def handle(self, number: int) -> None:
+        self.model(torch.randn(1, 4))
+
+    def answer(self, number: int) -> None:
+        try:
+            self.handle(number)
+        except Exception as error:
+            self.raised.append(error)
+
+    def serve(self, requests: int) -> None:
+        for number in range(requests):
+            thread = threading.Thread(target=self.answer, args=(number,))
+            thread.start()
+            thread.join()
+            if self.raised:
+                break
+
+
+class KeepingServer(Server):
+    def handle(self, number: int) -> None:
+        self.answers[number] = self.model(torch.randn(1, 4))
+
+
+def test_a_server_with_a_thread_for_each_request_is_judged(process: Guard) -> None:
+    """The threads are gone, what they left in the server is not; the healthy twin is silent."""
+    model = Net().eval()
+    healthy = Server(model)
+    healthy.serve(60)
+    assert healthy.raised == []
+    assert process.report().verdict == "clean"
+
+    leaky = KeepingServer(model)
+    leaky.serve(200)
+    assert isinstance(leaky.raised[0], LeakError)
+    assert leaky.raised[0].report.findings[0].holders[0].name == "self.answers"
+
+
+def test_a_model_that_takes_anothers_place_is_judged(process: Guard) -> None:
+    """A server lets go of its model and loads the next; hooks of torch's are as they were."""
+    server, answers = {"model": Net().eval()}, []
+    for _ in range(30):
+        server["model"](torch.randn(1, 4))
+    del server["model"]
+    server["model"] = Net().eval()
+    with pytest.raises(LeakError) as caught:
+        for _ in range(120):
+            answers.append(server["model"](torch.randn(1, 4)))
+
+    assert caught.value.report.findings[0].holders[0].name == "answers"
+    assert not torch.nn.modules.module._global_forward_hooks
+
+
+# --- one process, one guard ---
+
+
+def test_several_models_have_one_guard(process: Guard) -> None:
+    """Two models with optimizers of their own in turn: one beat, and a leak of either is found."""
+    first, second = Net(), Net()
+    optimizers = {first: sgd(first), second: sgd(second)}
+
+    def turn(model: nn.Module) -> torch.Tensor:
+        loss = model(torch.randn(2, 4)).pow(2).mean()
+        optimizers[model].zero_grad()
+        loss.backward()
+        optimizers[model].step()
+        return loss
+
+    for _ in range(20):
+        turn(first), turn(second)
+    assert (process.report().verdict, process.report().step) == ("clean", 20)
+    losses = []
+    with pytest.raises(LeakError):
+        for _ in range(40):
+            turn(first)
+            losses.append(turn(second))
+
+
+def test_a_watch_in_the_program_is_the_same_guard(process: Guard) -> None:
+    """So nothing is told twice, and closing it does not end the process's guard."""
+    model = Net()
+    with memguard.watch(model) as guard:
+        assert guard is process
+    assert not process.closed
+
+
+@pytest.mark.parametrize("action", ["warn", "off"])
+def test_a_watch_with_settings_of_its_own_comes_first(process: Guard, action: str) -> None:
+    """A keyword wins over the environment: the guard that only a variable began gives way."""
+    model = Net()
+    guard = memguard.watch(model, action=action)
+
+    assert guard is not process
+    assert process.closed
+    guard.close()
+
+
+def test_what_never_steps_is_not_judged_and_writes_nothing(
+    tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A loader that only makes tensors has nothing to say, not even of wrong settings."""
+    problem = "MEMGUARD_WINDOW is 'x'; it is passed over"
+    settings = Settings(report=str(tmp_path / "report.json"), problems=(problem,))
+    guard = watching.guard_process(settings, quiet=True)
+    kept = [torch.randn(4) for _ in range(1000)]
+    guard.finish()
+
+    assert len(kept) == 1000
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_steps_says_what_was_passed_over_and_writes(
+    tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The job itself is told of a wrong variable once, and its report is there at the end."""
+    problem = "MEMGUARD_WINDOW is 'x'; it is passed over"
+    settings = Settings(report=str(tmp_path / "report.json"), problems=(problem,))
+    guard = watching.guard_process(settings, quiet=True)
+    model = Net()
+    for _ in range(3):
+        model(torch.randn(1, 4))
+    guard.finish()
+
+    assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+    assert capfd.readouterr().err == f"memguard: {problem}\n"

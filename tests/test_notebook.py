@@ -1,0 +1,105 @@
+"""`%load_ext memguard`: cells and kernels under guard, in IPython itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import Python
+
+pytest.importorskip("IPython")
+
+LOOP = """\
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+total = 0.0
+for _ in range(20):
+    loss = model(torch.randn(2, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total += loss"""
+CLEAN = LOOP + ".item()"
+
+CELLS = [
+    "%load_ext memguard",
+    "import sys; assert 'torch' not in sys.modules",
+    "%memguard",
+    f"%%memguard --window 3\n{CLEAN}",
+    f"%%memguard\n{LOOP}",
+    "%memguard on --action log",
+    CLEAN,
+    "%memguard",
+    "%memguard report",
+    f"%%memguard\n{CLEAN}",
+    "%memguard off",
+    "%memguard",
+    "%memguard nonsense",
+    "%%memguard --window 0\n1",
+    "%%memguard --windw 1\n1",
+    "%unload_ext memguard",
+    "%memguard",
+]
+RUN = """\
+import contextlib, io, json, sys
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+told = []
+for cell in json.loads(sys.stdin.read()):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        result = shell.run_cell(cell)
+    error = result.error_before_exec or result.error_in_exec
+    told.append([out.getvalue(), type(error).__name__])
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(python: Python, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What each cell wrote, and the error it ended with."""
+    home = tmp_path_factory.mktemp("ipython")
+    env = {"IPYTHONDIR": str(home), "NO_COLOR": "1"}
+    ended = python("-c", RUN, stdin=json.dumps(CELLS), env=env, cwd=home)
+    assert ended.returncode == 0, ended.stderr
+    answers: list[list[str]] = json.loads(ended.stdout.splitlines()[-1])
+    return answers
+
+
+def test_loading_imports_no_torch_and_guards_nothing(told: list[list[str]]) -> None:
+    """A notebook sets thread counts before it imports torch."""
+    assert told[0] == ["", "NoneType"]
+    assert told[1] == ["", "NoneType"]
+    assert told[2] == ["memguard: nothing is guarded yet\n", "NoneType"]
+
+
+def test_a_cell_is_guarded_from_its_first_line_to_its_last(told: list[list[str]]) -> None:
+    """One line closes a clean cell; a leaking one is stopped and shows the error."""
+    assert told[3][0].startswith("memguard: clean: 20 steps, beat optimizer")
+    assert "LeakError" in told[4][0]
+    assert "total += loss.item()" in told[4][0]
+
+
+def test_a_kernel_is_guarded_until_it_is_switched_off(told: list[list[str]]) -> None:
+    """All cells in between are one run; a cell magic in it joins in."""
+    assert told[6] == ["", "NoneType"]
+    assert told[7][0].startswith("memguard: clean: 20 steps")
+    assert told[8][0].startswith("memguard: clean: 20 steps")
+    # The second cell's optimizer takes the lead from the first one's after a few turns.
+    assert told[9][0].startswith("memguard: clean: 38 steps")
+    assert told[11] == ["memguard: nothing is guarded yet\n", "NoneType"]
+
+
+def test_wrong_usage_is_one_error_that_says_what_is_accepted(told: list[list[str]]) -> None:
+    """No cell is run then, and the kernel lives on."""
+    assert told[12][1] == "UsageError"
+    assert "accepted are on, off, report" in told[12][0]
+    assert told[13][1] == "SettingsError"
+    assert told[14][1] == "UsageError"
+
+
+def test_unloading_takes_the_magics_out(told: list[list[str]]) -> None:
+    """IPython knows them no more."""
+    assert told[15] == ["", "NoneType"]
+    assert told[16][1] == "UsageError"
