@@ -90,21 +90,21 @@ def test_without_a_function_steps_are_counted_in_passing() -> None:
     assert (usual.room, none.room) == (MAX_EVENTS, 0)
 
 
-@pytest.mark.parametrize("error", [ValueError("disk"), MemoryError(), RecursionError()])
-def test_a_function_that_fails_is_called_no_more_and_named(error: Exception) -> None:
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, RecursionError])
+def test_a_function_that_fails_is_called_no_more_and_named(kind: type[Exception]) -> None:
     """The job goes on as without it."""
     calls: list[int] = []
 
     def fails(figures: dict[str, float]) -> None:
         calls.append(1)
-        raise error
+        raise kind
 
     bare, watched = train(MLP), train(MLP, on_step=fails)
 
     assert watched.guard is not None
     (failure,) = watched.guard.report().failures
     assert failure.part == "on_step"
-    assert failure.error.startswith(type(error).__name__)
+    assert failure.error.startswith(kind.__name__)
     assert calls == [1]
     assert watched.same_as(bare)
 
