@@ -20,6 +20,7 @@ from memguard.errors import (
 )
 
 if TYPE_CHECKING:
+    from memguard import exporters
     from memguard.alive import WhyAlive, why_alive
     from memguard.counting import ledger
     from memguard.estimating import estimate
@@ -49,6 +50,7 @@ __all__ = [
     "assert_no_growth",
     "estimate",
     "expect_freed",
+    "exporters",
     "ledger",
     "scope",
     "watch",
@@ -66,6 +68,7 @@ _LATE = {
     "assert_no_growth": "memguard.testing.asserting",
     "estimate": "memguard.estimating",
     "expect_freed": "memguard.scoping",
+    "exporters": "memguard.exporters",
     "ledger": "memguard.counting",
     # IPython asks for these two by name; they are no part of the public face.
     "load_ipython_extension": "memguard.startup.notebook",
@@ -81,7 +84,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_LATE[name]), name)
+        module = importlib.import_module(_LATE[name])
+        value = module if _LATE[name] == f"{__name__}.{name}" else getattr(module, name)
         globals()[name] = value
         return value
 

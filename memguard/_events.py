@@ -6,8 +6,9 @@ Where torch offers no hook a public function is wrapped, and only `memguard run`
 from __future__ import annotations
 
 import functools
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -32,6 +33,10 @@ class _OptimizerSteps:
         self._under_way: list[None] = []
         self._handle: Any = None
 
+    def unlock(self) -> None:
+        """Begin with a lock of its own, in a forked child."""
+        self._lock = threading.RLock()
+
     def add(self, listener: Callable[[Any], None]) -> None:
         """Begin to tell `listener` of every step."""
         with self._lock:
@@ -53,11 +58,34 @@ class _OptimizerSteps:
         try:
             for listener in self._listeners:
                 listener(optimizer)
+        except RecursionError:
+            # The user's own calls have left no room for ours: one event is not heard of.
+            return
         finally:
             under_way.pop()
+            if not self._listeners:
+                self._leave_within()
+
+    def _leave_within(self) -> None:
+        """The last listener left while it was told: take the entry out while torch walks its table.
+
+        Only where ours is the last entry, after which torch looks no further.
+        """
+        with self._lock:
+            handle = self._handle
+            if self._listeners or self._under_way or handle is None:
+                return
+            table = handle.hooks_dict_ref()
+            if table and next(reversed(table)) == handle.id:
+                handle.remove()
+                self._handle = None
 
 
 _optimizer_steps = _OptimizerSteps()
+
+# Another thread of the parent may have held the lock, and is not in the child to let it go.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_optimizer_steps.unlock)
 
 
 def on_every_optimizer_step(hook: Callable[[Any], None]) -> Undo:
@@ -162,6 +190,22 @@ def on_device_out_of_memory(hook: Callable[[int, int, int, int], object]) -> Und
         _device_memory.listeners = tuple(others)
 
     return undo
+
+
+def undo_all(undos: Iterable[Undo]) -> None:
+    """Undo each of them, whatever others do.
+
+    Raises:
+        Exception: what the last one that failed failed with.
+    """
+    failure: Exception | None = None
+    for undo in undos:
+        try:
+            undo()
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def nothing() -> None:

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 from memguard import _events, _torch
 from memguard._torch import Undo, is_traced
@@ -23,6 +23,8 @@ here = object()
 def _forked() -> None:
     global here
     here = object()
+    # Another thread of the parent may have held it, and is not there to let it go.
+    _placed.unlock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -46,11 +48,19 @@ class ModuleHook:
         self._here = here
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
-        # First of all, and constant to dynamo: what follows is never traced.
-        if is_traced():
+        try:
+            # First of all, and constant to dynamo: what follows is never traced.
+            if is_traced():
+                return
+            if self._here is here:
+                self._seen(module, output)
+        except RecursionError:
+            # The user's own calls have left no room for ours: one event is not heard of.
             return
-        if self._here is here:
-            self._seen(module, output)
+
+    def table(self) -> _Hooks | None:
+        """The hooks of the module it is in; None when the module is gone."""
+        return cast("_Hooks | None", self._hooks())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _null_hook()
@@ -130,37 +140,52 @@ def on_module_call(module: Any, seen: Callable[[Any, Any], None]) -> Undo:
     return undo
 
 
-# --- torch.jit.script ---
+# --- torch.jit.script and torch.save ---
 
 
 class _Placed:
-    """The hooks in place, all of them hidden from `torch.jit.script` while there is one.
+    """The hooks in place, hidden from whoever would stumble over them while there is one.
 
-    It compiles the hooks it finds in a module, and refuses those it cannot compile.
+    `torch.jit.script` compiles the hooks it finds in a module, and refuses those it cannot compile.
+    `torch.load` with `weights_only` refuses what stands for a hook in a pickle, so that
+    `torch.save` must not find one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._hooks: set[ModuleHook] = set()
-        self._undo: Undo | None = None
+        self._undo: list[Undo] = []
+
+    def unlock(self) -> None:
+        """Begin with a lock of its own, in a forked child."""
+        self._lock = threading.Lock()
 
     def add(self, hook: ModuleHook) -> None:
         with self._lock:
             self._hooks.add(hook)
-            if self._undo is None:
-                self._undo = _around_scripting(self._hidden)
+            if not self._undo:
+                compilers, savers = _torch.script_compilers(), _torch.savers()
+                self._undo += [_within(one, self._hidden_below) for one in compilers]
+                self._undo += [_within(one, self._all_hidden) for one in savers]
 
     def discard(self, hook: ModuleHook) -> None:
         with self._lock:
             self._hooks.discard(hook)
-            if not self._hooks and self._undo is not None:
-                self._undo()
-                self._undo = None
+            if not self._hooks:
+                while self._undo:
+                    self._undo.pop()()
+
+    def _hidden_below(self, module: Any) -> AbstractContextManager[None]:
+        """Inside, `module` and what is below it have only the hooks they have unwatched."""
+        return self._hidden([getattr(one, "_forward_hooks", {}) for one in module.modules()])
+
+    def _all_hidden(self, _: Any) -> AbstractContextManager[None]:
+        """Inside, no module has a hook of ours; what others call meanwhile is not heard of."""
+        tables = [hook.table() for hook in list(self._hooks)]
+        return self._hidden(list({id(one): one for one in tables if one is not None}.values()))
 
     @contextlib.contextmanager
-    def _hidden(self, module: Any) -> Iterator[None]:
-        """Inside, `module` and what is below it have only the hooks they have unwatched."""
-        tables = [getattr(below, "_forward_hooks", {}) for below in module.modules()]
+    def _hidden(self, tables: list[_Hooks]) -> Iterator[None]:
         before = [(table, dict(table)) for table in tables if any(map(_is_ours, table.values()))]
         for table, hooks in before:
             _replace(table, {k: hook for k, hook in hooks.items() if not _is_ours(hook)})
@@ -173,19 +198,16 @@ class _Placed:
                 _replace(table, {**still, **table})
 
 
-def _around_scripting(inside: Callable[[Any], AbstractContextManager[None]]) -> Undo:
-    """Have `torch.jit.script` compile a module inside `inside(module)`; returns the undo."""
-    compiler = _torch.script_compiler()
-    if compiler is None:
-        return _events.nothing
-    original = getattr(*compiler)
+def _within(place: tuple[Any, str], inside: Callable[[Any], AbstractContextManager[None]]) -> Undo:
+    """Have a function of torch's do its work inside `inside(argument)`; returns the undo."""
+    original = getattr(*place)
 
     @functools.wraps(original)
-    def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
-        with inside(nn_module):
-            return original(nn_module, *args, **kwargs)
+    def wrapper(subject: Any, *args: Any, **kwargs: Any) -> Any:
+        with inside(subject):
+            return original(subject, *args, **kwargs)
 
-    return _events.replace(*compiler, create_script_module)
+    return _events.replace(*place, wrapper)
 
 
 def _is_ours(hook: object) -> bool:

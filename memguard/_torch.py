@@ -359,11 +359,21 @@ def builtins_of_torchscript() -> dict[int, Any]:
         return {}
 
 
-def script_compiler() -> tuple[Any, str] | None:
-    """The module and name of what `torch.jit.script` compiles a module with; None without it."""
+def script_compilers() -> list[tuple[Any, str]]:
+    """The module and name of what `torch.jit.script` compiles a module with; empty without it."""
     recursive: Any = getattr(torch.jit, "_recursive", None)
     name = "create_script_module"  # seen in 2.13.0
-    return (recursive, name) if hasattr(recursive, name) else None
+    return [(recursive, name)] if hasattr(recursive, name) else []
+
+
+def savers() -> list[tuple[Any, str]]:
+    """The module and name of what `torch.save` pickles with; empty without it.
+
+    Then what stands for a hook is saved, and `torch.load` refuses that unless it may load anything.
+    The format of before torch 1.6 saves source text, too, which `torch.load` refuses in any case.
+    """
+    name = "_save"  # seen in 2.13.0
+    return [(torch.serialization, name)] if hasattr(torch.serialization, name) else []
 
 
 def keep_from_dynamo(code: CodeType) -> None:

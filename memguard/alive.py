@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import operator
 import os
 import sys
@@ -63,8 +64,7 @@ class WhyAlive:
 
         Raises:
             UsageError: the name has another ending.
-            MemguardError: Graphviz is not there, or fails.
-            OSError: the file cannot be written.
+            MemguardError: the file cannot be written, or Graphviz is not there or fails.
         """
         picture.draw(self.kept, path)
 
@@ -206,6 +206,7 @@ def _kept(held: Held, most: int) -> Kept:
         cycles[:most],
         held.complete,
         held.hidden,
+        gc.get_freeze_count(),
     )
 
 

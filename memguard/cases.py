@@ -59,6 +59,9 @@ class Cases:
         self.explaining = 0.0
         # Name, place and file of the holders of the leaks that were told.
         self._told: set[tuple[str, str, str | None]] = set()
+        # By fingerprint, what survived when it was told.
+        self._told_size: dict[str, float] = {}
+        self._raises = settings.action == "raise"
         self._clock = clock
         self._sources = sources
         self._canaries = canaries
@@ -211,6 +214,8 @@ class Cases:
         known = self.findings.get(finding.fingerprint)
         self.findings[finding.fingerprint] = finding
         if known is not None and (known.severity == "leak" or finding.severity != "leak"):
+            if self._has_doubled(finding):
+                self.to_tell.append(finding)
             return
         if finding.severity == "info":
             return
@@ -218,8 +223,20 @@ class Cases:
         holders = {(holder.name, holder.where, holder.file) for holder in finding.holders}
         if finding.severity != "leak" or not holders or not holders <= self._told:
             self.to_tell.append(finding)
+            self._told_size[finding.fingerprint] = finding.growth.total.graphs
         if finding.severity == "leak":
             self._told |= holders
+
+    def _has_doubled(self, finding: Finding) -> bool:
+        """Whether twice as much survives as when it was last told: then it is told again.
+
+        Not where it was raised: who went on after that has decided.
+        """
+        size, told = finding.growth.total.graphs, self._told_size.get(finding.fingerprint)
+        if told is None or size < 2 * told or (self._raises and finding.severity == "leak"):
+            return False
+        self._told_size[finding.fingerprint] = size
+        return True
 
 
 def _device_of(finding: Finding) -> str:

@@ -40,6 +40,10 @@ class Figures:
     def _bound(self) -> Bound:
         return host_bound(self._host.resident(), self._host.virtual())
 
+    def room(self) -> int:
+        """Bytes of host memory that may still be taken."""
+        return self._bound().room
+
     def used(self, device: str = "cpu") -> int:
         """Bytes of `device` in use now: of the host's limit also what other processes have."""
         backend = _backend_of(device)

@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from memguard import _torch, bookkeeping, reactions
+from memguard import bookkeeping
+from memguard._events import nothing
 from memguard._kinds import is_out_of_memory
-from memguard.errors import LeakError, LeakWarning
+from memguard._torch import Undo
+from memguard.asking import answer_with
+from memguard.errors import LeakError
 from memguard.figures import environment
 from memguard.ledgers import Ledger
 from memguard.loop import WatchedLoop
 from memguard.postmortem import PostMortem
-from memguard.records import Failure, Finding, Growth, Report, Verdict
+from memguard.records import Finding, Growth, Report, Verdict
 from memguard.redaction import without_source
 from memguard.settings import Settings
+from memguard.telling import Teller
+from memguard.watchdog import Watchdog
 
 
 class Guard:
@@ -29,6 +34,7 @@ class Guard:
 
     Attributes:
         settings: the settings in force.
+        teller: what is done with a finding.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -38,6 +44,7 @@ class Guard:
         self._depth = 0
         self._has_ended = False
         self._on_close: Callable[[Guard], None] | None = None
+        self._undo: dict[str, Undo] = {}
         # Whether it watches a whole process: then the program's own `close` is not the end.
         self._is_process = False
         # Whether a variable alone made it: then nothing is said or written before a step has ended.
@@ -45,9 +52,8 @@ class Guard:
         # Whether a leak was raised into the program.
         self.has_raised = False
         self._ledger = Ledger()
-        # Called with the report of a leak that is about to be raised.
-        self.before_raising: Callable[[Report], None] | None = None
         self._loop = WatchedLoop(settings, self._react, self.finish)
+        self.teller = Teller(settings, self._loop.parts)
         self._post_mortem = PostMortem(
             settings,
             self._loop.figures,
@@ -113,7 +119,7 @@ class Guard:
                 "seconds": loop.governor.spent,
                 "audits": loop.audits,
             },
-            environment=environment(),
+            environment=loop.parts.do("environment", environment) or {},
             memory=loop.parts.do("memory figures", loop.figures.memory) or {},
             failures=tuple(loop.parts.failures.values()),
             libraries=_worst_first(f for f in loop.cases.findings.values() if f.known is not None),
@@ -148,12 +154,28 @@ class Guard:
             return
         self._closed = True
         self._loop.fall_silent()
+        while self._undo:
+            self._loop.parts.do(*self._undo.popitem())
         if self._on_close is not None:
             self._on_close(self)
-        if write and self._process == os.getpid() and not (self.is_quiet and not self.steps):
+        if write and self._process == os.getpid() and self.settings.report is not None:
             self._write_report()
         self._post_mortem.end()
         self._loop.end()
+
+    @property
+    def before_raising(self) -> Callable[[Report], None] | None:
+        """Called with the report of a leak that is about to be raised."""
+        return self.teller.before_raising
+
+    @before_raising.setter
+    def before_raising(self, called: Callable[[Report], None] | None) -> None:
+        self.teller.before_raising = called
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a leak was told and the loop is to end at its next safe point (action `stop`)."""
+        return self.teller.should_stop
 
     @property
     def closed(self) -> bool:
@@ -205,10 +227,11 @@ class Guard:
             self._loop.on_first_step = self._tell_problems
         else:
             self._tell_problems()
-        self._loop.begin(process)
-        self._post_mortem.prepare()
+        self._loop.parts.do("start", self._loop.begin, process)
+        self._loop.parts.do("post-mortem", self._post_mortem.prepare)
         self._loop.asides.looked = self._post_mortem.look
         self.adopt(modules, optimizers)
+        self._attend(process)
 
     def _tell_problems(self) -> None:
         for problem in self.settings.problems:
@@ -216,9 +239,18 @@ class Guard:
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)
 
+    def _attend(self, process: bool) -> None:
+        """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
+        do, loop = self._loop.parts.do, self._loop
+        if self.settings.ask or (process and self.settings.ask is None):
+            self._undo["ask removal"] = do("ask", answer_with, self.report) or nothing
+        if self.settings.watchdog is not None:
+            dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
+            self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
+
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""
-        self._loop.watch(modules, optimizers)
+        self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
 
     def await_word(self, is_said: bool | None) -> None:
         """The program says itself when a step has ended (True), does not, or may do so (None)."""
@@ -227,6 +259,7 @@ class Guard:
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""
         self._closed = True
+        self._undo.clear()  # neither the thread nor the signal's question has come along
         self._loop.fall_silent()
 
     # --- telling ---
@@ -234,8 +267,7 @@ class Guard:
     def _react(self, told: list[Finding]) -> None:
         """Tell new findings; the only place from which an exception may reach the user's loop."""
         self._loop.parts.do("ledger", self._take_ledger)
-        report = self.report()
-        self._write_report(report)
+        report = self._loop.parts.do("report", self.report) or self._in_need(told)
         worst: Verdict = "leak" if any(f.severity == "leak" for f in told) else "suspect"
         news = replace(
             report,
@@ -246,23 +278,10 @@ class Guard:
         if not self.settings.source:
             news = without_source(news)
         try:
-            if (
-                self.before_raising is not None
-                and worst == "leak"
-                and self.settings.action == "raise"
-            ):
-                self.before_raising(report)
-            reactions.react(self.settings.action, news)
+            self.teller.tell(report, news)
         except LeakError as error:
             self.has_raised = True
             raise LeakError(str(error), report) from None
-        except LeakWarning:
-            # Filters turn warnings into errors; only a leak may end the job.
-            if worst == "leak":
-                raise
-        except Exception as error:
-            step = self._loop.clock.step
-            self._loop.parts.failures["reaction"] = Failure("reaction", repr(error)[:300], step)
 
     def _take_ledger(self, names: int = 0) -> None:
         """Take the ledger that reports from now on have."""
@@ -290,13 +309,21 @@ class Guard:
         self._take_ledger()
         return self.report()
 
-    def _write_report(self, report: Report | None = None) -> None:
-        if self.settings.report is None:
+    def _write_report(self) -> None:
+        """The report at the end of a run; none where a variable alone asked and nothing stepped."""
+        if self.is_quiet and not self.steps:
             return
-        if report is None:
-            self._loop.parts.do("ledger", self._take_ledger)
-        rank = self._loop.parts.do("rank", _torch.rank) or 0
-        reactions.write(report or self.report(), self.settings.report, rank)
+        self._loop.parts.do("ledger", self._take_ledger)
+        whole = self._loop.parts.do("report", self.report)
+        found = self._loop.cases.findings.values()
+        self.teller.write(whole or self._in_need(found), last=True)
+
+    def _in_need(self, findings: Iterable[Finding]) -> Report:
+        """The little that is told where the whole report cannot be made."""
+        failures = tuple(self._loop.parts.failures.values())
+        step, found = self._loop.clock.step, tuple(findings)
+        report = Report(self._verdict(), step, found, failures=failures)
+        return report if self.settings.source else without_source(report)
 
     def _verdict(self) -> Verdict:
         findings = self._loop.cases.findings.values()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from memguard import _torch
+from memguard import _torch, unnamed
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
@@ -113,6 +113,10 @@ class Investigator:
             survivors.clear()
             count = len(case.births)
             return Outcome(None, Ruling("hold", "too small to matter", count + count // 4 + 1))
+        if (left := self._figures.room()) < unnamed.needed():
+            return self._conclude(
+                case, Explanation(complete=False), 0, device, unnamed.cramped(left)
+            )
         before = self._births(case.kind)
         explanation = explain(
             Question(
@@ -188,7 +192,7 @@ class Investigator:
 
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
-        return self._conclude(case, Explanation(complete=False, failed=True), 0, "cpu")
+        return self._conclude(case, Explanation(complete=False), 0, "cpu", unnamed.FAILED)
 
     def _count(self, case: Case) -> int:
         """Steps with survivors, those that the census has forgotten included."""
@@ -200,7 +204,10 @@ class Investigator:
         cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
         return cohorts.births()
 
-    def _conclude(self, case: Case, explanation: Explanation, size: int, device: str) -> Outcome:
+    def _conclude(
+        self, case: Case, explanation: Explanation, size: int, device: str, reason: str = ""
+    ) -> Outcome:
+        reason = reason or unnamed.reason(explanation)
         first = explanation.located[0] if explanation.located else None
         release = first.statement.release if first and first.statement else None
         pending = first.statement.pending if first and first.statement else None
@@ -257,11 +264,11 @@ class Investigator:
             forecast if ruling.bound is None else None,
             self._modules(case),
             holders,
-            _advice(case.kind, explanation),
+            unnamed.advice(case.kind, explanation, reason),
             f"{case.reason}; {ruling.reason}",
             count * size if case.kind == "graph" else 0,
             (case.births[0], case.births[-1]),
-            _unnamed(explanation),
+            reason,
         )
         return Outcome(finding, ruling)
 
@@ -376,32 +383,3 @@ def _summary(case: Case, count: int, bound: int | None) -> str:
     else:
         summary = f"tensors of {plural(count, 'past step')} are still alive"
     return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
-
-
-def _unnamed(explanation: Explanation) -> str:
-    """Why nobody is named, as a sentence; empty where somebody is, or C++ alone holds them."""
-    if explanation.located:
-        return ""
-    if explanation.failed:
-        return "What holds them could not be found out: explaining failed."
-    if not explanation.complete:
-        return "What holds them could not be found out: the search was cut short."
-    if explanation.rooted:
-        return "Something in Python holds them, but under no name that could be found."
-    return ""
-
-
-def _advice(kind: str, explanation: Explanation) -> str:
-    if explanation.located:
-        return explanation.located[0].advice.advice
-    if _unnamed(explanation):
-        return "put .detach() tensors or .item() numbers into whatever outlives the step"
-    if kind == "graph":
-        return (
-            "nothing in Python refers to these graphs: look for a tensor, node or ctx hook that "
-            "uses the tensor it hangs on, or outputs kept as attributes of ctx "
-            "(use ctx.save_for_backward), and detach() what is kept"
-        )
-    if kind == "cycle":
-        return "break the cycle (weakref.ref for one direction) or call gc.collect() now and then"
-    return "keep only what is used: detach().cpu(), deque(maxlen=...), or clear it each epoch"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from memguard import _torch
+from memguard import _torch, threads
 from memguard.asides import Asides
 from memguard.cases import Cases
 from memguard.clock import discovery
@@ -20,7 +19,7 @@ from memguard.figures import Figures
 from memguard.judge.chains import Look
 from memguard.memory import Memory
 from memguard.pace import Pace
-from memguard.parts import Parts
+from memguard.parts import TOO_DEEP, Parts
 from memguard.records import Finding
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
@@ -28,15 +27,13 @@ from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_NODES, MAX_REACH, MOST_SECONDS_PER_NODE, steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
+from memguard.step_figures import StepFigures
 
 # With this many canaries alive no more are spent on audits; the rest is for the steps' own.
 MAX_AUDITED = 400
 
 # Seconds from which an event is taken to have been interrupted by the kernel.
 INTERRUPTED = 5e-4
-
-# Threads in which watched loops have run; with several, what is new in the heap may be any loop's.
-_threads: dict[int, set[int]] = {}
 
 
 class WatchedLoop:
@@ -69,7 +66,8 @@ class WatchedLoop:
         clock = self.clock = Clock()
         self.parts = Parts(lambda: clock.step)
         self.governor = Governor(settings.overhead)
-        self._tape = Tape()
+        # Who is told of each step is told when it ends.
+        self._tape = Tape() if settings.on_step is None else Tape(most=0)
         self._pace = Pace(self.governor, self._tape)
         self.figures = Figures(settings)
         self._canaries = Canaries(settings.window)
@@ -89,6 +87,9 @@ class WatchedLoop:
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
         self.asides = Asides(settings, clock, self._sources, self._census, self.parts, self.cases)
+        self._step_figures = StepFigures.wanted(
+            settings, self.figures, self.cases, self._canaries, self.governor
+        )
         self._canary_due = True
         self._looked_at = 0
         self._met_at = 0.0
@@ -121,10 +122,7 @@ class WatchedLoop:
     def end(self) -> None:
         """Take every hook, callback and mark out; harmless when done twice."""
         self._silent = True
-        for ident in [ident for ident, loops in list(_threads.items()) if id(self) in loops]:
-            _threads[ident].discard(id(self))
-            if not _threads[ident]:
-                _threads.pop(ident, None)
+        threads.forget(id(self))
         self.parts.do("audit removal", self._audit.end)
         self.asides.end()
         self.parts.do("hook removal", self._sources.remove)
@@ -154,6 +152,10 @@ class WatchedLoop:
         """(modules, optimizers) that are listened to or have stepped lately, still alive."""
         optimizers = [*self._sources.optimizers(), *self._sources.stepping_optimizers()]
         return self._sources.roots(), list({id(one): one for one in optimizers}.values())
+
+    def events(self) -> int:
+        """A number that changes with every event; asked from any thread, and waits for nothing."""
+        return self.clock.step + self.clock.forwards + len(self._tape.events)
 
     def catch_up(self) -> None:
         """Hear of the events that were put down in passing, so that all is counted."""
@@ -213,6 +215,10 @@ class WatchedLoop:
             self._pace.heard()
             if event(*args):
                 self._end_step()
+                if self._step_figures is not None:
+                    self.parts.do("on_step", self._step_figures.tell, self.clock.step)
+        except RecursionError:
+            self.parts.exhausted["events"] = TOO_DEEP
         except Exception as error:
             self.parts.note("events", error)
         finally:
@@ -244,14 +250,22 @@ class WatchedLoop:
         return time.perf_counter()
 
     def _leave(self, begun: float) -> None:
-        spent = time.perf_counter() - begun
+        try:
+            self._charge(time.perf_counter() - begun)
+        except RecursionError:
+            self.parts.exhausted["overhead"] = TOO_DEEP
+        except Exception as error:
+            self.parts.note("overhead", error)
+        finally:
+            self._busy.release()
+
+    def _charge(self, spent: float) -> None:
         explaining = self.asides.take_explaining()
         expected, self._expected = self._expected, 0.0
         # On a busy machine the kernel takes the processor away for milliseconds, now and then in
         # the midst of an event; that is not what watching costs.
         sensing = min(spent - explaining, INTERRUPTED + 4 * expected)
         self.governor.charge(sensing, explaining)
-        self._busy.release()
 
     # --- the step ---
 
@@ -329,7 +343,7 @@ class WatchedLoop:
         self.cases.observe_tensors(now - 1)
         met = self._census.look(now - 1)
         fresh = self._census.take_fresh()
-        if fresh and self._is_alone() and self._may_touch():
+        if fresh and threads.is_alone(id(self)) and self._may_touch():
             with _torch.without_overrides():
                 if self._pace.dated_look_is_due(now, self._dated_cost):
                     self.parts.do("dated look", self._date, fresh, now)
@@ -337,17 +351,6 @@ class WatchedLoop:
         self.asides.look(now, fresh)
         if met:
             self._looked_at = now
-
-    def _is_alone(self) -> bool:
-        """Whether no other living thread runs a watched loop."""
-        _threads.setdefault(threading.get_ident(), set()).add(id(self))
-        if len(_threads) > 1:
-            # The numbers alone: among the frames is this one, and to hold it would make a cycle
-            # that keeps the user's frames and tensors until a collection.
-            living = set(sys._current_frames())
-            for ident in [ident for ident in list(_threads) if ident not in living]:
-                _threads.pop(ident, None)
-        return len(_threads) == 1
 
     def _place_dated(self, tensors: list[Any], now: int) -> None:
         """Canaries for what is new since the last look, each of the step that its node was made in.

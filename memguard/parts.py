@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 from memguard.records import Failure
@@ -11,31 +13,100 @@ _Result = TypeVar("_Result")
 
 _MOST_TEXT = 300
 
+TOO_DEEP = "RecursionError: no room was left on the stack"
+NO_MEMORY = "MemoryError: no memory was left"
+
 
 class Parts:
     """Does the parts' work, so that nothing of it is raised into the user's loop.
 
     Attributes:
-        failures: by part, what failed and was switched off.
+        exhausted: by part, what ran out in it. An entry is made without any call, since there may
+            be no room for one: the user's own recursion may have left us a few frames.
     """
 
-    __slots__ = ("_step", "failures")
+    __slots__ = ("_failures", "_step", "exhausted")
 
     def __init__(self, step: Callable[[], int]) -> None:
         self._step = step
-        self.failures: dict[str, Failure] = {}
+        self._failures: dict[str, Failure] = {}
+        self.exhausted: dict[str, str] = {}
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        """By part, what failed and was switched off."""
+        for name, error in list(self.exhausted.items()):
+            self._failures.setdefault(name, Failure(name, error, self._step()))
+        return self._failures
 
     def do(self, name: str, work: Callable[..., _Result], *args: Any) -> _Result | None:
-        """Do a part's work; None when it fails, or has failed before."""
-        if name in self.failures:
+        """Do a part's work; None when it fails, or has failed before.
+
+        Raises:
+            Exception: what a signal handler of the user's raised while the part was at work.
+        """
+        if name in self._failures or name in self.exhausted:
             return None
         try:
             return work(*args)
+        except RecursionError:
+            self.exhausted[name] = TOO_DEEP
+        except MemoryError:
+            self.exhausted[name] = NO_MEMORY
         except Exception as error:
             self.note(name, error)
-            return None
+        return None
 
     def note(self, name: str, error: Exception) -> None:
-        """A part has failed; the first failure of each is kept."""
-        text = f"{type(error).__name__}: {error}"[:_MOST_TEXT]
-        self.failures.setdefault(name, Failure(name, text, self._step()))
+        """A part has failed; the first failure of each is kept.
+
+        Raises:
+            Exception: the error itself, where it is no failure of the part's.
+        """
+        if is_the_users(error):
+            raise error
+        self._failures.setdefault(name, Failure(name, _in_words(error), self._step()))
+
+
+def is_the_users(error: BaseException) -> bool:
+    """Whether a signal handler of the user's raised it.
+
+    Python runs handlers wherever the main thread happens to be, so a time limit's or a
+    scheduler's exception may strike in the midst of our own work. It is meant for the user.
+    """
+    # One of them was given the very frame that it interrupted, as handlers are.
+    interrupted: FrameType | None = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if interrupted is not None and _was_given(frame, interrupted):
+            return True
+        interrupted = frame
+        traceback = traceback.tb_next
+    return False
+
+
+def _was_given(frame: FrameType, wanted: FrameType) -> bool:
+    if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "memguard":
+        return False  # who looks through frames is given frames
+    code = frame.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS)
+    if count < 1:
+        return False
+    local = frame.f_locals
+    for name in code.co_varnames[:count]:
+        value = local.get(name)
+        if value is wanted:
+            return True
+        if type(value) is tuple and any(item is wanted for item in value):
+            return True
+    return False
+
+
+def _in_words(error: Exception) -> str:
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"[:_MOST_TEXT]
+    except Exception:  # its own text may fail as it did
+        return kind

@@ -9,30 +9,37 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import PurePath
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from memguard.errors import LeakError, LeakWarning, MemguardWarning, SettingsError
 from memguard.records import Report
 from memguard.report import data, text
 from memguard.report.clean import clean
 
-Action = Literal["raise", "warn", "log", "off"] | Callable[[Report], object]
+Action = Literal["raise", "warn", "log", "stop", "off"] | Callable[[Report], object]
+Failed = Callable[[str, Exception], None]
 
-_NAMES = ("raise", "warn", "log", "off")
+NAMES = ("raise", "warn", "log", "stop", "off")
 # Frames of these packages stand between the user's line and here.
 _NOT_THE_USER = ("memguard", "torch")
 
 
-def react(action: Action, report: Report) -> None:
+def _ignore(part: str, error: Exception) -> None:
+    """Where nobody keeps a list of what failed."""
+
+
+def react(action: Action, report: Report, failed: Failed = _ignore) -> None:
     """Do with a report what the action says.
 
     Only a confirmed leak is raised: with `raise`, anything less is warned about, and so is what a
-    library is known to retain. A report without findings causes nothing.
+    library is known to retain. `stop` warns; who asked for it sets the flag. A report without
+    findings causes nothing.
 
     Args:
         action: `raise`, `warn`, `log`, `off`, or a function to call with the report; what that
             function raises is passed on.
         report: what was found.
+        failed: told by name what of the telling failed, and how.
 
     Raises:
         LeakError: the action is `raise` and the verdict is `leak`.
@@ -41,36 +48,45 @@ def react(action: Action, report: Report) -> None:
     if callable(action):
         action(report)
         return
-    if action not in _NAMES:
+    if action not in NAMES:
         raise SettingsError(
-            f"action is {clean(repr(action))}, accepted: {', '.join(_NAMES)} or a function"
+            f"action is {clean(repr(action))}, accepted: {', '.join(NAMES)} or a function"
         )
     if action == "off" or not (report.findings or report.libraries):
         return
     if action == "log":
-        log(report)
+        log(report, failed)
     elif action == "raise" and report.verdict == "leak":
-        raise_leak(report)
+        raise_leak(report, failed)
     else:
-        warn(report)
+        warn(report, failed)
 
 
-def raise_leak(report: Report) -> NoReturn:
+def _in_words(report: Report, failed: Failed) -> str:
+    """The short text; where it cannot be made, the summaries, since a leak must be told."""
+    try:
+        return text.render(report, short=True)
+    except Exception as error:
+        failed("text", error)
+        return "; ".join(found.summary for found in (*report.findings, *report.libraries))
+
+
+def raise_leak(report: Report, failed: Failed = _ignore) -> NoReturn:
     """Raise the report as a `LeakError` that names variable, line and fix.
 
     Raises:
         LeakError: always.
     """
-    raise LeakError(text.render(report, short=True), report)
+    raise LeakError(_in_words(report, failed), report)
 
 
-def warn(report: Report) -> None:
+def warn(report: Report, failed: Failed = _ignore) -> None:
     """Warn of the report at the line that makes memory grow, else at the line now running.
 
     Raises:
         LeakWarning: warning filters turn it into an exception.
     """
-    message = LeakWarning(text.render(report, short=True))
+    message = LeakWarning(_in_words(report, failed))
     file, line = _statement(report) or _users_line()
     try:
         # A registry of its own: the same line may leak again in a later run of the loop.
@@ -79,28 +95,49 @@ def warn(report: Report) -> None:
         )
     except LeakWarning:
         raise
-    except Exception:
+    except Exception as error:
         # A stream that is closed or a hook that fails must not end the job.
-        return
+        failed("warning", error)
 
 
-def log(report: Report) -> None:
+def log(report: Report, failed: Failed = _ignore) -> None:
     """Log the report to the logger `memguard`: a leak as an error, anything less as a warning.
 
-    The record carries the whole report, as plain data, in its attribute `memguard`.
+    The record carries the whole report, as plain data, in its attribute `memguard`, and what one
+    would filter by in `memguard_verdict`, `_step`, `_kind`, `_fingerprint`, `_holder`, `_file` and
+    `_line`, the last five of the worst finding.
     """
     level = logging.ERROR if report.verdict == "leak" else logging.WARNING
     if not (report.findings or report.libraries):
         level = logging.INFO
-    message = text.render(report, short=True)
-    with suppress(Exception):  # a handler that fails must not end the job
-        logging.getLogger("memguard").log(
-            level, "%s", message, extra={"memguard": report.to_dict()}
-        )
+    message = _in_words(report, failed)
+    try:
+        logging.getLogger("memguard").log(level, "%s", message, extra=_fields(report))
+    except Exception as error:  # a handler that fails must not end the job
+        failed("log", error)
+
+
+def _fields(report: Report) -> dict[str, Any]:
+    finding = next(iter((*report.findings, *report.libraries)), None)
+    holder = finding.holders[0] if finding is not None and finding.holders else None
+    return {
+        "memguard": report.to_dict(),
+        "memguard_verdict": report.verdict,
+        "memguard_step": report.step,
+        "memguard_kind": finding.kind if finding is not None else None,
+        "memguard_fingerprint": finding.fingerprint if finding is not None else None,
+        "memguard_holder": holder.name if holder is not None else None,
+        "memguard_file": holder.file if holder is not None else None,
+        "memguard_line": holder.line if holder is not None else None,
+    }
 
 
 def write(
-    report: Report, template: str | os.PathLike[str], rank: int = 0, pid: int | None = None
+    report: Report,
+    template: str | os.PathLike[str],
+    rank: int = 0,
+    pid: int | None = None,
+    failed: Failed = _ignore,
 ) -> str | None:
     """Write the report to a file; what goes wrong is a `MemguardWarning`, never an exception.
 
@@ -109,6 +146,7 @@ def write(
         template: path, with `{rank}`, `{pid}` and `{step}` filled in; its ending chooses the form.
         rank: rank of this process in the job.
         pid: process id; this process's when left out.
+        failed: told what went wrong.
 
     Returns:
         The path written, or None when it could not be.
@@ -117,6 +155,7 @@ def write(
         path = data.expand(template, rank=rank, pid=pid, step=report.step)
         data.save(report, path)
     except Exception as error:
+        failed("report file", error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         named = clean(os.fspath(template), keep_end=True)
         _mention(f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})")

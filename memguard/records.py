@@ -145,6 +145,7 @@ class Kept:
         cycles: chains by which it refers back to itself; only a collection undoes those.
         complete: False when the search's budget ended before every chain had its root.
         hidden: whether C++ may hold it as well, where nobody can look (tensors, autograd nodes).
+        frozen: objects that `gc.freeze()` has taken out of every search.
     """
 
     type: str
@@ -154,6 +155,7 @@ class Kept:
     cycles: tuple[tuple[str, ...], ...] = ()
     complete: bool = True
     hidden: bool = False
+    frozen: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain dicts, lists, text and numbers, ready for `json.dumps`."""

@@ -21,9 +21,12 @@ from memguard.values import (
     Action,
     Size,
     Unreadable,
+    current_folder,
     read_action,
+    read_function,
     read_ignore,
     read_report,
+    read_seconds,
     read_share,
     read_size,
     read_steps,
@@ -34,6 +37,8 @@ __all__ = ["OPTIONS", "Action", "Option", "Settings", "Size"]
 
 _PREFIX = "MEMGUARD"
 _LONGEST_SHOWN = 80
+_A_FUNCTION = "a function, or where to import it from: package.module:function"
+Function = Callable[..., Any] | str
 # Variables share a prefix, so the usual 0.6 would find everything alike.
 _ALIKE = 0.8
 
@@ -112,9 +117,9 @@ class Settings:
         "raise",
         "MEMGUARD",
         read_action,
-        "raise, warn, log or off (1 for raise, 0 for off)",
+        "raise, warn, log, stop or off (1 for raise, 0 for off)",
         "ACTION",
-        "what to do about a leak: raise, warn, log or off",
+        "what to do about a leak: raise, warn, log, stop or off",
     )
     window: int = _option(
         2,
@@ -172,6 +177,38 @@ class Settings:
         "PATTERN",
         "findings to leave out: a pattern such as holder:losses, or a file of them",
     )
+    on_leak: Function | None = _option(
+        None,
+        "MEMGUARD_ON_LEAK",
+        read_function,
+        _A_FUNCTION,
+        "FUNCTION",
+        "function to call with the report of a leak before it is reacted to (package.module:name)",
+    )
+    on_step: Function | None = _option(
+        None,
+        "MEMGUARD_ON_STEP",
+        read_function,
+        _A_FUNCTION,
+        "FUNCTION",
+        "function to call with a few figures at each step's end (package.module:name)",
+    )
+    ask: bool | None = _option(
+        None,
+        "MEMGUARD_ASK",
+        read_switch,
+        "yes or no (1 or 0)",
+        "YES|NO",
+        "whether `memguard ask` is answered (where a whole process is guarded: yes)",
+    )
+    watchdog: float | None = _option(
+        None,
+        "MEMGUARD_WATCHDOG",
+        read_seconds,
+        "seconds, a number above 0",
+        "SECONDS",
+        "seconds without a step after which it is said that steps have stopped",
+    )
     source: bool = _option(
         True,
         "MEMGUARD_SOURCE",
@@ -225,7 +262,7 @@ class Settings:
         What nobody has set is not among them. Arguments and errors are those of `read`.
         """
         variables = os.environ if environ is None else environ
-        folder = folder or _current_folder()
+        folder = folder or current_folder()
         file = _nearest_pyproject(folder) if isinstance(pyproject, EllipsisType) else pyproject
         problems: list[str] = []
         chosen = _from_pyproject(file, problems) if file else {}
@@ -359,10 +396,3 @@ def _shown(value: object) -> str:
 
 def _one_line(said: object) -> str:
     return " ".join(str(said).split())
-
-
-def _current_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # the folder was deleted under us
-        return os.curdir

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from memguard.patterns import Pattern, checked, read_line, read_lines
 from memguard.units import format_bytes, parse_share, parse_size
 
-Action = Literal["raise", "warn", "log", "off"]
+Action = Literal["raise", "warn", "log", "stop", "off"]
 
 _SWITCH = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
@@ -27,8 +28,11 @@ _ACTIONS: dict[str, Action] = {
     "raise": "raise",
     "warn": "warn",
     "log": "log",
+    "stop": "stop",
 }
 _WHOLE_NUMBER = re.compile(r"\s*[0-9]{1,18}\s*")
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_LONGEST = 1e6  # some eleven days; beyond years, waiting overflows
 _REPORT_ENDINGS = (".json", ".html", ".txt")
 _REPORT_FIELDS = ("rank", "pid", "step")
 # Names that nobody gives to what a finding is about, so that a list which is missing is noticed.
@@ -115,6 +119,26 @@ def read_share(value: Any, folder: str) -> float:
     return share
 
 
+def read_seconds(value: Any, folder: str) -> float:
+    """A number of seconds above 0."""
+    if isinstance(value, bool) or not isinstance(value, (str, Real)):
+        raise TypeError(value)
+    seconds = float(value)
+    if not 0.0 < seconds < _LONGEST:
+        raise ValueError(value)
+    return seconds
+
+
+def read_function(value: Any, folder: str) -> Callable[..., Any] | str:
+    """A function, or where it will be found: nothing is imported before it is called."""
+    if callable(value):
+        function: Callable[..., Any] = value
+        return function
+    if not isinstance(value, str) or not _REFERENCE.fullmatch(value.strip()):
+        raise ValueError(value)
+    return value.strip()
+
+
 def read_report(value: Any, folder: str) -> str:
     """A file name memguard can write a report to, made absolute."""
     path = os.fspath(value)
@@ -187,3 +211,11 @@ def _lines(path: str) -> list[str]:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError("it is no UTF-8 text") from error
+
+
+def current_folder() -> str:
+    """Where relative paths start, also in a folder that was deleted under us."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.curdir

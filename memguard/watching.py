@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -14,6 +14,7 @@ from memguard.explain.frames import is_own_file
 from memguard.explain.stepping import says_step
 from memguard.given import sorted_out
 from memguard.guard import Guard
+from memguard.records import Report
 from memguard.settings import Settings, Size
 
 # Open guards by what they watch. They live here, so that `memguard.watch(model)` may stand alone
@@ -32,6 +33,10 @@ def watch(
     overhead: float | str | None = None,
     report: str | os.PathLike[str] | None = None,
     ignore: str | list[str] | tuple[str, ...] | None = None,
+    on_leak: Callable[[Report], object] | str | None = None,
+    on_step: Callable[[dict[str, float]], object] | str | None = None,
+    ask: bool | None = None,
+    watchdog: float | str | None = None,
     source: bool | None = None,
 ) -> Guard:
     """Watch a training or evaluation loop for memory that never comes back.
@@ -43,7 +48,8 @@ def watch(
     Args:
         objects: modules and optimizers, in any order, singly or in lists; with none, the loop says
             itself when a step has ended (`guard.step()`).
-        action: what to do about a leak: `raise` (default), `warn`, `log` or `off`.
+        action: what to do about a leak: `raise` (default), `warn`, `log`, `stop` (warn, and set
+            `guard.should_stop`) or `off`.
         window: steps a graph may outlive its own; default 2.
         patience: growing steps before a graph is called leaked; default 5.
         max_growth: retained bytes (`512MiB`, `10%` of the limit) from which growing tensors are a
@@ -53,6 +59,15 @@ def watch(
         report: file to write the report to (`.json`, `.html`, `.txt`); `{rank}`, `{pid}` and
             `{step}` are filled in.
         ignore: patterns of findings to leave out, or a file of them.
+        on_leak: function (or `package.module:function`) to call with the report of a leak before it
+            is reacted to, to save a checkpoint; an action's name that it returns is done instead.
+        on_step: function to call with a dict of six figures at each step's end; see
+            `memguard.exporters` for ready ones. Then no step is counted in passing: some 30
+            microseconds more a step, and what the function takes.
+        ask: whether `memguard ask PID` is answered, by a handler of the signal SIGURG; default:
+            only where the whole process is guarded.
+        watchdog: seconds without a step after which one line on standard error says so, from a
+            thread of its own; default: no watchdog.
         source: whether reports show lines of the program's source; default True.
 
     Returns:
@@ -74,6 +89,10 @@ def watch(
         "overhead": overhead,
         "report": report,
         "ignore": ignore,
+        "on_leak": on_leak,
+        "on_step": on_step,
+        "ask": ask,
+        "watchdog": watchdog,
         "source": source,
     }
     settings = Settings.read(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import site
 import subprocess
 import sys
@@ -102,6 +103,7 @@ def residue() -> dict[tuple[str, int], str]:
     places: list[tuple[str, Any]] = [("gc callback", found) for found in gc.callbacks]
     places += [("import finder", found) for found in sys.meta_path]
     places += [("exception hook", sys.excepthook)]
+    places += [("signal handler", signal.getsignal(number)) for number in signal.valid_signals()]
     places += [("thread", found) for found in threading.enumerate()]
     if "torch" in sys.modules:
         places += _torch_hooks()

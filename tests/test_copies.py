@@ -17,11 +17,14 @@ import torch
 from conftest import Python
 from models import TASKS, Mlp, Watched, hooks_of, train_step
 from programs import staying
-from torch import Tensor
+from torch import Tensor, nn
 
 import memguard
 
 MLP = TASKS[0]
+
+# What a user lists who loads whole models and nothing else.
+SAFE = (Mlp, nn.Sequential, nn.Linear, nn.ReLU, nn.Tanh, nn.Dropout)
 
 # Runs in a Python of its own, in which memguard cannot be imported.
 LOAD = """\
@@ -203,6 +206,29 @@ def test_no_name_of_ours_is_in_a_pickle(watched: Watched) -> None:
     assert b"memguard" not in buffer.getvalue()
     assert b"memguard" not in pickle.dumps(watched.model)
     assert b"memguard" not in pickle.dumps(watched.optimizer)
+
+
+def test_a_saved_model_loads_where_only_listed_classes_may(watched: Watched) -> None:
+    """`torch.load(weights_only=True)` finds nothing of ours to refuse; the watch goes on."""
+    hooks, forwards = hooks_of(watched.model), watched.guard.report().clock["forwards"]
+    buffer = io.BytesIO()
+    torch.save(watched.model, buffer)
+    buffer.seek(0)
+    with torch.serialization.safe_globals(list(SAFE)):
+        loaded = torch.load(buffer, weights_only=True)
+
+    assert hooks_of(loaded) == 0
+    assert hooks_of(watched.model) == hooks
+    assert torch.equal(watched.outputs(loaded), watched.outputs(watched.model))
+    assert watched.guard.report().clock["forwards"] == forwards + 1
+
+
+def test_saving_is_as_it_was_once_nobody_watches(watched: Watched) -> None:
+    """The function of torch that was wrapped is torch's own again."""
+    assert hasattr(torch.serialization._save, "__wrapped__")
+    watched.guard.close()
+
+    assert not hasattr(torch.serialization._save, "__wrapped__")
 
 
 def test_an_unpickled_model_computes_the_same_and_ends_no_step(watched: Watched) -> None:

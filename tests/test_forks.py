@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import memguard
-from memguard import LeakError
+from memguard import LeakError, _events, _hooks
 
 MLP = TASKS[0]
 HERE = str(Path(__file__).parent)
@@ -187,6 +187,28 @@ def test_the_child_may_drop_the_model() -> None:
         assert in_a_child(drop)
         assert not guard.closed
         assert guard.report().step == 1
+
+
+@forks
+def test_the_child_may_drop_the_model_whatever_threads_its_parent_had(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A lock that another thread held at the fork is nobody's there: nothing waits for it."""
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer):
+        train_step(MLP, model, optimizer, 0)
+        models = [model, optimizer]
+        del model, optimizer
+
+        def drop() -> bool:
+            models.clear()
+            gc.collect()
+            with memguard.watch(MLP.set_up()[0]):
+                return True
+
+        with _hooks._placed._lock, _events._optimizer_steps._lock:
+            assert in_a_child(drop)
+    assert capfd.readouterr().err == ""
 
 
 SPAWNING = """\

@@ -78,3 +78,19 @@ def test_a_picture_of_no_known_form_is_refused(tmp_path: Path) -> None:
     """The message lists the endings there are."""
     with pytest.raises(memguard.UsageError, match=r"accepted: a name that ends in \.dot, \.gv"):
         memguard.why_alive(Thing()).picture(tmp_path / "why.bmp")
+
+
+@pytest.mark.parametrize("name", ["missing/why.dot", "nul\0.dot", "missing/why.svg"])
+def test_a_picture_that_cannot_be_written_is_one_clear_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line with path and reason, whoever would have written it."""
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\necho no such folder >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+
+    with pytest.raises(memguard.MemguardError, match=r"picture: .*why|picture: .*nul") as caught:
+        memguard.why_alive(Thing()).picture(tmp_path / name)
+
+    assert "\n" not in str(caught.value)

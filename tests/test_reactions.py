@@ -193,7 +193,7 @@ def test_a_function_is_called_with_the_report() -> None:
 
 def test_an_unknown_action_is_refused_with_the_known_ones() -> None:
     """A mistyped action is named beside what is accepted."""
-    with pytest.raises(SettingsError, match="'rise', accepted: raise, warn, log, off"):
+    with pytest.raises(SettingsError, match="'rise', accepted: raise, warn, log, stop, off"):
         reactions.react("rise", LEAK)  # type: ignore[arg-type]
 
 

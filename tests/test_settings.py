@@ -188,7 +188,7 @@ def test_paths_in_pyproject_start_at_its_folder(
 
 # --- wrong values ---
 
-ACTION = "raise, warn, log or off (1 for raise, 0 for off)"
+ACTION = "raise, warn, log, stop or off (1 for raise, 0 for off)"
 STEPS = "a whole number of steps, 1 or more"
 GROWTH = "bytes, a size such as 512MiB or 2GB, or a share of the limit such as 10%"
 LIMIT = "bytes, a size such as 512MiB or 2GB, or a share of the memory found such as 90%"
@@ -286,7 +286,7 @@ def test_an_unknown_keyword_raises_with_the_nearest_known() -> None:
 def test_an_unknown_keyword_like_no_other_lists_all() -> None:
     """A name that resembles none is answered with all of them."""
     with pytest.raises(
-        SettingsError, match=r"^unknown setting 'colour'; known are action, ignore,"
+        SettingsError, match=r"^unknown setting 'colour'; known are action, ask, ignore,"
     ):
         read({"colour": 3})
 
@@ -297,7 +297,7 @@ def test_an_unknown_keyword_like_no_other_lists_all() -> None:
         ("MEMGUARD_WINDWO", "did you mean MEMGUARD_WINDOW?"),
         ("MEMGUARD_MAXGROWTH", "did you mean MEMGUARD_MAX_GROWTH?"),
         ("MEMGUARD_ACTION", "did you mean MEMGUARD?"),
-        ("MEMGUARD_KEEP", "known are MEMGUARD, MEMGUARD_IGNORE, "),
+        ("MEMGUARD_VERBOSITY", "known are MEMGUARD, MEMGUARD_ASK, MEMGUARD_IGNORE, "),
     ],
 )
 def test_an_unknown_variable_is_a_problem_with_the_nearest_known(variable: str, said: str) -> None:
@@ -358,7 +358,7 @@ def test_no_text_in_the_environment_breaks_the_job(option: Any, text: str) -> No
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        *[(word, word) for word in ("raise", "warn", "log", "off")],
+        *[(word, word) for word in ("raise", "warn", "log", "stop", "off")],
         *[(word, "raise") for word in ("1", "true", "True", "yes", "ON", " raise ")],
         *[(word, "off") for word in ("0", "false", "no", "OFF")],
     ],
@@ -486,3 +486,37 @@ def test_a_deleted_current_folder_is_no_obstacle(tmp_path: Path) -> None:
         os.chdir(home)
 
     assert settings.report == os.path.join(os.curdir, "a.json")
+
+
+@pytest.mark.parametrize("name", ["on_leak", "on_step"])
+def test_a_function_is_given_itself_or_by_where_it_is(name: str) -> None:
+    """A keyword takes either; a variable names module and function, and imports nothing."""
+    [option] = [option for option in OPTIONS if option.name == name]
+
+    assert getattr(read({name: print}), name) is print
+    assert getattr(read({name: "package.module:save"}), name) == "package.module:save"
+    settings = read(environ={option.variable: "no_such.module:Saver.save"})
+    assert getattr(settings, name) == "no_such.module:Saver.save"
+    for wrong in ("save", "module:", ":save", "a b:c", "a:b()", "a.:b", 3):
+        with pytest.raises(SettingsError, match="accepted: a function, or where to import it from"):
+            read({name: wrong})
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(600, 600.0), ("90", 90.0), (0.5, 0.5)])
+def test_the_watchdog_takes_seconds(value: Any, seconds: float) -> None:
+    """Numbers, also as text."""
+    assert read({"watchdog": value}).watchdog == seconds
+
+
+@pytest.mark.parametrize("value", [0, -1, "soon", float("nan"), float("inf"), True, 1e9])
+def test_a_watchdog_that_could_never_bark_is_refused(value: Any) -> None:
+    """Neither nothing nor forever is a time to wait."""
+    with pytest.raises(SettingsError, match=r"^watchdog is .*; accepted: seconds"):
+        read({"watchdog": value})
+
+
+def test_whether_to_answer_is_yes_or_no() -> None:
+    """Left alone it is decided where the guard is made."""
+    assert read().ask is None
+    assert read(environ={"MEMGUARD_ASK": "yes"}).ask is True
+    assert read({"ask": False}).ask is False

@@ -31,9 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # That process is the user's own, so no other command's imports go into it.
         own, program = run.split(given[1:])
         return run.run(run_parser.parse_args(own, argparse.Namespace(program=program)))
-    from memguard.cli import config, estimate, ledger, show
+    from memguard.cli import ask, config, estimate, ledger, show
 
-    for command in (config, show, ledger, estimate):
+    for command in (ask, config, show, ledger, estimate):
         command.add_parser(commands)
     args = parser.parse_args(given)
     status: int = args.run(args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -299,6 +300,12 @@ class Sources:
             undo()
 
     def _gone(self, reference: Any) -> None:
+        # Python prints what a weak reference's callback raises. In a forked child, and when the
+        # interpreter goes down and takes modules apart, there is nothing left to tidy.
+        if self._here is _hooks.here and not sys.is_finalizing():
+            self._safely(self._forget, reference)
+
+    def _forget(self, reference: Any) -> None:
         has_beaten = False
         for key in [key for key, known in self._roots.items() if known is reference]:
             has_beaten = has_beaten or key in self._beating
@@ -321,8 +328,6 @@ class Sources:
         undos = [*self._undo, *self._root_undo.values()]
         self._undo.clear()
         self._root_undo.clear()
-        for undo in undos:
-            undo()
         self._roots.clear()
         self._beating.clear()
         self._heard.clear()
@@ -330,3 +335,4 @@ class Sources:
         self._verdicts.clear()
         self._stepped_now.clear()
         self._stepped_before.clear()
+        _events.undo_all(undos)

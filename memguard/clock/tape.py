@@ -35,15 +35,19 @@ def packed(event: Event, source: int) -> int:
 class Tape:
     """Takes events while there is room, from any thread; it has none until `open`.
 
+    Args:
+        most: most events it ever has room for; with 0 each is heard at once.
+
     Attributes:
         events: what is on it, `packed`; the hooks that every step calls do the same
             by themselves, since a function call costs more than all the rest.
         room: how many events may be on it.
     """
 
-    __slots__ = ("events", "room")
+    __slots__ = ("_most", "events", "room")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_EVENTS) -> None:
+        self._most = most
         self.events: list[int] = []
         self.room = 0
 
@@ -57,7 +61,7 @@ class Tape:
 
     def open(self, room: int) -> None:
         """Take the next `room` events."""
-        self.room = min(room, MAX_EVENTS)
+        self.room = min(room, self._most)
 
     def close(self) -> None:
         """Take no more events."""

@@ -58,7 +58,6 @@ class Explanation:
         complete: False when a budget ended the search.
         growing: False when the survivors all hang on objects of the past that nothing adds to.
         stack: the user's frames when the step ended, innermost first.
-        failed: whether explaining failed, so that nothing is known.
         looked: nodes of graphs that were touched.
     """
 
@@ -70,7 +69,6 @@ class Explanation:
     complete: bool = True
     growing: bool = True
     stack: tuple[Spot, ...] = ()
-    failed: bool = False
     looked: int = 0
 
 

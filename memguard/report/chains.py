@@ -101,6 +101,10 @@ def _facts(one: Kept) -> words.Facts:
         said.append(("cycle", f"{then} waits for a collection (gc.collect())"))
     if one.hidden and not _count(one):
         said.append(("C++", "tensors and nodes may be held where nobody can look; see the README"))
+    if one.frozen:
+        said.append(
+            ("frozen", f"{plural(one.frozen, 'object')} behind gc.freeze(), where no search comes")
+        )
     if not one.complete:
         said.append(("note", "the search ended at its budget: there may be more, or a nearer root"))
     return said

@@ -27,15 +27,14 @@ def draw(kept: Sequence[Kept], path: str | os.PathLike[str]) -> None:
 
     Raises:
         UsageError: the name has an ending that is not known.
-        MemguardError: Graphviz is not there, or fails.
-        OSError: the file cannot be written.
+        MemguardError: the file cannot be written, or Graphviz is not there or fails.
     """
     target = Path(path)
     ending = target.suffix.lower()
-    if ending in _AS_TEXT:
-        target.write_text(dot(kept), encoding="utf-8")
-        return
     named = clean(os.fspath(path), keep_end=True)
+    if ending in _AS_TEXT:
+        _write(target, dot(kept), named)
+        return
     if ending not in _BY_PROGRAM:
         accepted = ", ".join((*_AS_TEXT, *_BY_PROGRAM))
         raise UsageError(f"picture: path is {named}; accepted: a name that ends in {accepted}")
@@ -55,6 +54,14 @@ def draw(kept: Sequence[Kept], path: str | os.PathLike[str]) -> None:
     if ended.returncode:
         said = clean(ended.stderr.decode(errors="replace").strip() or "it did not say why")
         raise MemguardError(f"picture: Graphviz could not draw {named}: {said}")
+
+
+def _write(target: Path, text: str, named: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # a ValueError where a NUL is in the name
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise MemguardError(f"picture: cannot write {named}: {clean(reason)}") from None
 
 
 def dot(kept: Sequence[Kept]) -> str:

@@ -55,7 +55,7 @@ def render(finding: Finding, runs: int, *, color: bool = False, width: int = 100
         facts.append(("growth", f"each of {plural(runs, 'run')} left something more"))
     else:
         facts.append(("growth", "judged by one run (repeat=1)"))
-    facts.append(("memguard", f"fingerprint {finding.fingerprint}"))
+    facts.append(("memguard", f"fingerprint {clean(finding.fingerprint, 40)}"))
     return "\n".join([*lines, "", *paper.labelled(facts, 2, _LABEL)])
 
 

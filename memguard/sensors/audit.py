@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from memguard import _hooks, _torch
+from memguard import _events, _hooks, _torch
 from memguard._torch import Undo
+from memguard.parts import is_the_users
 from memguard.sensors.canaries import Canaries, attached_outputs
 
 # Hooking costs about 3 microseconds a module and call; larger models are audited in part.
@@ -99,6 +100,8 @@ class Audit:
                 self._canaries.place(self._step, attached_outputs(output), label)
             self._on_call(self._step, label)
         except Exception as error:
+            if is_the_users(error):
+                raise
             # This is the user's forward: it is told when the step ends, not here. The traceback
             # would keep the forward's frames alive until then.
             self._failure = error.with_traceback(None)
@@ -121,11 +124,10 @@ class Audit:
             Exception: what a hook failed with; the hooks are out then.
         """
         undos, self._undo = self._undo, []
-        for undo in undos:
-            undo()
         self._paths.clear()
         self._resting = False
         failure, self._failure = self._failure, None
+        _events.undo_all(undos)
         if failure is not None:
             raise failure
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from memguard import _torch
 from memguard._heap import family, objects_of
+from memguard.parts import is_the_users
 from memguard.sensors.marks import Cohorts
 
 # With automatic collection off the youngest generation is all that was made since; beyond this
@@ -48,6 +49,7 @@ class Census:
     __slots__ = (
         "_collecting",
         "_end_of_look",
+        "_failure",
         "_fresh",
         "_installed",
         "_looking",
@@ -73,6 +75,7 @@ class Census:
         # Whether the next look must pass over what it meets: the last that should was put off.
         self._pass_over = False
         self._looks = 0
+        self._failure: Exception | None = None
         self._types: frozenset[int] = frozenset()
 
     def install(self) -> None:
@@ -98,7 +101,13 @@ class Census:
 
         With `judged` False they are passed over, so that they never count as survivors. Returns
         whether all were met; otherwise a collection is near, which meets them.
+
+        Raises:
+            Exception: what a look within a collection failed with, where nothing may be raised.
         """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         if self._is_collection_near():
             self._pass_over = self._pass_over or not judged
             return False
@@ -171,8 +180,10 @@ class Census:
                 self._collecting = False
                 if info.get("generation", 0) == 2:
                     self.collected_at = self._step
-        except Exception:
+        except Exception as error:
             self._may_look = _never
+            # Raised by the next look; the traceback would keep frames of the user's until then.
+            self._failure = error if is_the_users(error) else error.with_traceback(None)
 
 
 def _never() -> bool:

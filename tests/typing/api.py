@@ -13,6 +13,12 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """The public face, each name once, with the type it promises."""
     guard: memguard.Guard = memguard.watch(model, optimizer)
     guard.step()
+
+    def decide(report: memguard.Report) -> str:
+        return "stop"
+
+    with memguard.watch(model, on_leak=decide, on_step=memguard.exporters.prometheus()) as told:
+        assert not told.should_stop
     report: memguard.Report = guard.report()
     guard.close()
     try:

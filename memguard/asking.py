@@ -1,0 +1,130 @@
+"""Answers to `memguard ask`: a running job's reports, asked for by a signal.
+
+The signal is SIGURG. Nearly nobody uses it, and a process that does not handle it ignores it, so
+that asking the wrong one does no harm. Its handler does no more than start a thread for the answer:
+Python runs handlers in the main thread between any two instructions, where no lock may be waited
+for. While the main thread is inside one long call, the answer has to wait for its end.
+
+Question and answer are files in a folder that belongs to the user alone: `PID.ask` holds a word
+that the asker has chosen, the answer is written beside it under that word. A job that nobody asks
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import re
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from memguard.records import Report
+from memguard.report import data
+
+# By identity of the guard; one handler serves all of a process.
+_asked: dict[int, Callable[[], Report]] = {}
+_WORD = re.compile(r"[0-9a-f]{16}")
+_MOST_WORDS = 64
+
+SIGNAL: signal.Signals | None = getattr(signal, "SIGURG", None)
+
+
+def folder() -> Path:
+    """Where questions and answers are; the same for every process of this user."""
+    # Not the temporary directory that variables name: job and asker may have different ones.
+    return Path("/tmp") / f"memguard-{os.getuid()}"
+
+
+def is_private(place: Path) -> bool:
+    """Whether it is a real folder that this user owns and nobody else may enter."""
+    try:
+        found = place.lstat()
+    except OSError:
+        return False
+    owned = found.st_uid == os.getuid()
+    return stat.S_ISDIR(found.st_mode) and owned and not found.st_mode & 0o077
+
+
+def answer_with(report: Callable[[], Report]) -> Callable[[], None]:
+    """Answer with this report, too, whenever this process is asked; returns the undo.
+
+    A handler of the user's stays; then, and outside the main thread, nothing is done.
+    """
+    if SIGNAL is None or not _listen(SIGNAL):
+        return _nothing
+    key = id(report)
+    _asked[key] = report
+
+    def undo() -> None:
+        _asked.pop(key, None)
+        if not _asked:
+            _stop_listening()
+
+    return undo
+
+
+def _listen(number: signal.Signals) -> bool:
+    if signal.getsignal(number) is _on_signal:
+        return True
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return False
+    signal.signal(number, _on_signal)
+    signal.siginterrupt(number, False)  # what the job waits for goes on being waited for
+    return True
+
+
+def _stop_listening() -> None:
+    if SIGNAL is None or threading.current_thread() is not threading.main_thread():
+        return  # the handler stays, and has nothing to tell
+    if signal.getsignal(SIGNAL) is _on_signal:
+        signal.signal(SIGNAL, signal.SIG_DFL)
+
+
+def _nothing() -> None:
+    """The undo of what was never done."""
+
+
+def _on_signal(number: int, frame: object) -> None:
+    with suppress(Exception):
+        # Not `threading`, whose locks the interrupted code may hold.
+        _thread.start_new_thread(_answer, ())
+
+
+def _answer() -> None:
+    with suppress(Exception):
+        place = folder()
+        question = place / f"{os.getpid()}.ask"
+        # Read and written only where nobody else can have put a link in the way.
+        if not is_private(place) or question.is_symlink():
+            return
+        with question.open(encoding="ascii") as file:
+            word = file.read(_MOST_WORDS)
+        if _WORD.fullmatch(word) is None:
+            return
+        draft = place / f"{os.getpid()}.{word}.draft"
+        draft.write_text(_told(), encoding="ascii")
+        draft.replace(place / f"{os.getpid()}.{word}.answer")
+
+
+def _told() -> str:
+    try:
+        reports = [report() for report in list(_asked.values())]
+        return '{"reports": [' + ", ".join(map(data.dumps, reports)) + "]}"
+    except Exception as error:
+        return json.dumps({"failed": f"{type(error).__name__}: {error}"[:300]})
+
+
+def _fall_silent() -> None:
+    _asked.clear()
+
+
+# A forked child inherits the handler; its parent's guards are nothing it could tell of.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fall_silent)

@@ -1,0 +1,137 @@
+"""Inference servers: no optimizer, no backward, requests in a loop or in threads of their own."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from models import TASKS, train_step
+from programs import Run
+from torch import nn
+
+import memguard
+
+MLP = TASKS[0]
+
+# What serves has no optimizer.
+WATCH = "del optimizer\nguard = memguard.watch(model)\n"
+
+LOOP = """
+class Server:
+    def __init__(self):
+        self.answered = []
+
+    def handle(self, request):
+        %s
+
+server = Server()
+requests = queue.Queue()
+for number in range(60):
+    requests.put((number, batch()[0]))
+while not requests.empty():
+    server.handle(requests.get())
+"""
+
+# Each request in a thread that ends with it, as a threading HTTP server has it.
+THREADS = """
+class Server:
+    def __init__(self):
+        self.answered = []
+
+    def handle(self, request):
+        %s
+
+server = Server()
+for number in range(60):
+    worker = threading.Thread(target=server.handle, args=((number, batch()[0]),))
+    worker.start()
+    worker.join()
+"""
+
+# Several at work at a time, as a pool has it.
+POOL = """
+from concurrent.futures import ThreadPoolExecutor
+
+class Server:
+    def __init__(self):
+        self.answered = []
+
+    def handle(self, request):
+        %s
+
+server = Server()
+with ThreadPoolExecutor(3) as pool:
+    for number in range(30):
+        list(pool.map(server.handle, [(number, batch()[0])] * 3))
+"""
+
+KEEPS = "self.answered.append(model(request[1]))  # grows"
+FORGETS = "self.answered.append(model(request[1]).detach().mean().item())"
+GUARDED = """\
+with torch.no_grad():
+            self.latest = model(request[1])"""
+
+
+def run(folder: Path, program: str, body: str, action: str = "raise") -> Run:
+    watch = WATCH.replace("(model)", f"(model, action={action!r})")
+    return Run(folder, program % body, "serve.py", watch)
+
+
+@pytest.mark.parametrize("program", [LOOP, THREADS], ids=["loop", "thread a request"])
+def test_what_a_server_keeps_of_its_answers_is_found(program: str, tmp_path: Path) -> None:
+    """Evaluation without no_grad, kept by the server: named with its line, whatever thread ran."""
+    served = run(tmp_path, program, KEEPS, "log")
+    holders = [holder for finding in served.report.findings for holder in finding.holders]
+
+    assert served.report.verdict == "leak"
+    assert [holder.name for holder in holders] == ["self.answered"]
+    assert [holder.line for holder in holders] == served.marked
+
+
+@pytest.mark.parametrize("body", [FORGETS, GUARDED], ids=["numbers", "the last answer"])
+@pytest.mark.parametrize("program", [LOOP, THREADS, POOL], ids=["loop", "threads", "pool"])
+def test_a_healthy_server_hears_nothing(program: str, body: str, tmp_path: Path) -> None:
+    """Numbers kept for statistics, and the last answer, are no leak."""
+    served = run(tmp_path, program, body)
+
+    assert not served.stopped
+    assert (served.report.verdict, served.report.findings) == ("clean", ())
+    assert served.report.failures == ()
+    assert served.report.step > 25
+
+
+def test_a_leak_of_a_pool_is_found(tmp_path: Path) -> None:
+    """Requests that overlap are not all heard of; what stays of them is met all the same."""
+    served = run(tmp_path, POOL, KEEPS, "log")
+
+    assert served.report.verdict == "leak"
+    names = {holder.name for finding in served.report.findings for holder in finding.holders}
+    assert names == {"self.answered"}
+
+
+def test_a_look_keeps_no_frame_of_the_loop_alive() -> None:
+    """With loops in other threads as well, each step's tensors die with it, collector or not."""
+    model, optimizer = MLP.set_up()
+    elsewhere = threading.Thread(target=lambda: watched_steps(*MLP.set_up()))
+    gc.disable()
+    try:
+        with memguard.watch(model, optimizer) as guard:
+            elsewhere.start()
+            references = [weakref.ref(train_step(MLP, model, optimizer, s)) for s in range(12)]
+            elsewhere.join()
+            references += [weakref.ref(train_step(MLP, model, optimizer, s)) for s in range(12)]
+            assert guard.report().failures == ()
+    finally:
+        gc.enable()
+
+    assert [reference() for reference in references] == [None] * 24
+
+
+def watched_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    with memguard.watch(model, optimizer):
+        for step in range(12):
+            train_step(MLP, model, optimizer, step)

@@ -1,0 +1,315 @@
+"""What a finding brings about: the user's function, the action, the flag, the report file."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import TASKS, Run, train, train_step
+from torch import Tensor, nn
+
+import memguard
+from memguard import LeakError, LeakWarning, Report
+from memguard.report import data
+from memguard.telling import MOST_FILES
+
+MLP = TASKS[0]
+
+
+def leaking(steps: int = 40, **settings: Any) -> Run:
+    """A watched run whose running sum leaks, warnings swallowed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeakWarning)
+        return train(MLP, steps, leak=True, **settings)
+
+
+def failures(run: Run) -> dict[str, str]:
+    assert run.guard is not None
+    return {failure.part: failure.error for failure in run.guard.report().failures}
+
+
+def until_stopped(
+    guard: memguard.Guard, model: nn.Module, optimizer: torch.optim.Optimizer, kept: list[Tensor]
+) -> int:
+    """Steps of a leaking loop that looks at the flag; the leak is warned about once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+            if guard.should_stop:
+                break
+    assert [warning.category for warning in caught] == [LeakWarning]
+    return step
+
+
+# --- raise ---
+
+
+def test_what_a_loop_does_on_its_way_out_is_done() -> None:
+    """The error comes from the step: handlers, finally and context managers of the loop run."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    done: list[str] = []
+    with pytest.raises(RuntimeError), memguard.watch(model, optimizer):
+        try:
+            for step in range(40):
+                kept.append(train_step(MLP, model, optimizer, step))
+        except LeakError as error:
+            done.append(error.report.verdict)
+            raise
+        finally:
+            done.append("checkpoint")
+
+    assert done == ["leak", "checkpoint"]
+
+
+# --- the user's function ---
+
+
+def test_the_function_sees_a_leak_before_it_is_raised() -> None:
+    """It may save a checkpoint; returning nothing leaves the action as it was set."""
+    seen: list[Report] = []
+    with pytest.raises(LeakError) as caught:
+        leaking(action="raise", on_leak=seen.append)
+
+    (report,) = seen
+    assert report.verdict == "leak"
+    assert report.findings == caught.value.report.findings
+
+
+@pytest.mark.parametrize("decision", ["log", "off"])
+def test_the_function_decides_by_what_it_returns(
+    decision: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name of another action takes the place of the one that was set."""
+    bare = train(MLP, leak=True)
+    run = leaking(action="raise", on_leak=lambda report: decision)
+
+    assert run.same_as(bare)
+    assert len(caplog.records) == (decision == "log")
+    assert failures(run) == {}
+
+
+def test_the_function_may_ask_for_a_stop() -> None:
+    """Then the flag is set, whatever the action."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer, on_leak=lambda report: "stop") as guard:
+        steps = until_stopped(guard, model, optimizer, kept)
+
+    assert steps < 20
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda report: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda report: True, "ValueError: it returned bool; accepted: None, raise, warn, log,"),
+        (lambda report: "rise", "ValueError: it returned rise; accepted: None, raise, warn, log,"),
+        ("nowhere:save", "ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_a_function_that_fails_hides_no_leak(function: Any, said: str) -> None:
+    """The action that was set is done all the same, and the report names the failure."""
+    with pytest.raises(LeakError):
+        leaking(action="raise", on_leak=function)
+    run = leaking(action="log", on_leak=function)
+
+    assert failures(run)["on_leak"].startswith(said)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, LeakError])
+def test_a_function_may_end_the_job(kind: type[BaseException]) -> None:
+    """To exit, to interrupt or to raise the leak itself is a decision, no failure."""
+
+    def ends(report: Report) -> None:
+        raise kind("enough", report) if kind is LeakError else kind()
+
+    with pytest.raises(kind):
+        leaking(action="log", on_leak=ends)
+
+
+def test_a_function_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable names it, and what it names is imported and never evaluated."""
+    seen: list[Report] = []
+    module = types.ModuleType("checkpoints")
+    module.save = seen.append  # type: ignore[attr-defined]
+    monkeypatch.setenv("MEMGUARD_ON_LEAK", "checkpoints:save")
+    healthy = train(MLP, action="raise")
+    assert failures(healthy) == {}
+    monkeypatch.setitem(sys.modules, "checkpoints", module)
+    with pytest.raises(LeakError):
+        leaking(action="raise")
+
+    assert len(seen) == 1
+
+
+def test_a_warning_is_no_leak() -> None:
+    """The function is for leaks: what may be one is told as ever."""
+    seen: list[Report] = []
+    model, optimizer = MLP.set_up()
+    ring: list[Tensor] = []
+    with memguard.watch(model, optimizer, on_leak=seen.append) as guard:
+        for step in range(60):
+            ring.append(train_step(MLP, model, optimizer, step))
+            del ring[:-16]
+
+        assert guard.report().verdict != "leak"
+    assert seen == []
+
+
+# --- stop ---
+
+
+def test_stop_sets_a_flag_that_the_loop_may_honour() -> None:
+    """The loop ends at a point of its own; nothing is raised."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer, action="stop") as guard:
+        assert not guard.should_stop
+        steps = until_stopped(guard, model, optimizer, kept)
+
+    assert steps < 20
+    assert guard.should_stop  # also when the guard is closed
+
+
+# --- warn again ---
+
+
+def test_a_leak_is_warned_about_again_only_when_it_has_doubled() -> None:
+    """A few lines tell how a leak goes on over hundreds of steps, not hundreds."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = train(MLP, 400, leak=True, action="warn")
+    told = [warning for warning in caught if issubclass(warning.category, LeakWarning)]
+
+    assert run.guard is not None
+    (finding,) = run.guard.report().findings
+    assert finding.growth.total.graphs > 30
+    assert 2 <= len(told) <= 4
+
+
+def test_a_leak_that_was_raised_is_not_raised_again() -> None:
+    """Who goes on after the error has decided."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    raised = 0
+    with memguard.watch(model, optimizer):
+        for step in range(100):
+            try:
+                kept.append(train_step(MLP, model, optimizer, step))
+            except LeakError:
+                raised += 1
+                kept.append(MLP.loss(model, step))
+
+    assert raised == 1
+
+
+# --- log ---
+
+
+def test_a_log_record_has_fields_to_filter_by(caplog: pytest.LogCaptureFixture) -> None:
+    """Beside the whole report: verdict, step, and the worst finding's holder and place."""
+    run = leaking(action="log")
+    record = caplog.records[0]
+    assert run.guard is not None
+    holder = run.guard.report().findings[0].holders[0]
+    fields = {key: value for key, value in vars(record).items() if key.startswith("memguard_")}
+
+    assert record.levelno == logging.ERROR
+    assert fields["memguard_verdict"] == "leak"
+    assert fields["memguard_kind"] == "graph"
+    assert fields["memguard_step"] > 5
+    assert fields["memguard_holder"] == holder.name == "total"
+    assert (fields["memguard_file"], fields["memguard_line"]) == (holder.file, holder.line)
+
+
+# --- the file ---
+
+
+def test_only_a_few_files_are_written_and_the_last_is_among_them(tmp_path: Path) -> None:
+    """`{step}` in the name does not fill a disk."""
+    model, optimizer = MLP.set_up()
+    lists: list[list[Tensor]] = [[] for _ in range(8)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeakWarning)
+        with memguard.watch(
+            model, optimizer, action="warn", report=tmp_path / "{rank}-{pid}-{step}.json"
+        ) as guard:
+            for step in range(500):
+                lists[0].append(train_step(MLP, model, optimizer, step))
+    written = sorted(tmp_path.iterdir(), key=lambda file: int(file.stem.split("-")[2]))
+
+    assert 2 <= len(written) <= MOST_FILES + 1
+    assert data.loads(written[-1].read_bytes()).step == guard.report().step == 500
+
+
+def _full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("place", [(Path, "open"), (Path, "replace")])
+def test_a_full_disk_is_one_warning_and_named(
+    place: tuple[type, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No half a file is left, the leak is raised all the same, and its report says what failed."""
+    monkeypatch.setattr(*place, _full)
+    with (
+        pytest.warns(memguard.MemguardWarning, match="No space left on device") as caught,
+        pytest.raises(LeakError),
+    ):
+        leaking(action="raise", report=tmp_path / "report.json")
+    monkeypatch.undo()
+
+    assert all("\n" not in str(warning.message) for warning in caught)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- what fails in telling ---
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fails
+
+
+def test_a_leak_whose_text_cannot_be_made_is_raised_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its summary is told, and the report is with it."""
+    monkeypatch.setattr("memguard.report.text.render", raising(KeyError("color")))
+    with pytest.raises(LeakError, match="past steps' autograd graphs are still alive") as caught:
+        leaking(action="raise")
+
+    assert caught.value.report.findings
+
+
+def test_a_logger_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler's failure is in the report."""
+    monkeypatch.setattr(logging.Logger, "log", raising(OSError("gone")))
+    run = leaking(action="log")
+
+    assert failures(run) == {"log": "OSError: gone"}
+
+
+def test_a_stream_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is what shows warnings."""
+    bare = train(MLP, leak=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", raising(ValueError("closed file")))
+        run = train(MLP, leak=True, action="warn")
+
+    assert failures(run) == {"warning": "ValueError: closed file"}
+    assert run.same_as(bare)
+    assert torch.isfinite(torch.tensor(run.losses)).all()
