@@ -16,7 +16,6 @@ import memguard
 from memguard import LeakError, LeakWarning
 from memguard.figures import Figures
 from memguard.report import text
-from memguard.sensors import host
 
 MLP = TASKS[0]
 
@@ -99,22 +98,3 @@ def test_a_search_that_runs_out_of_memory_is_named(monkeypatch: pytest.MonkeyPat
     (failure,) = watched.guard.report().failures
     assert (failure.part, failure.error[:11]) == ("graph explanation", "MemoryError")
     assert watched.same_as(bare)
-
-
-def test_room_is_what_the_group_may_still_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pages of files count as free, since they are given up first."""
-    for name, content in (
-        ("max", "5000\n"),
-        ("current", "4000\n"),
-        ("stat", "anon 1\ninactive_file 300\n"),
-    ):
-        (tmp_path / name).write_text(content)
-    monkeypatch.setattr(host, "_CGROUP_LIMITS", (str(tmp_path / "max"),))
-    monkeypatch.setattr(host, "_CGROUP_USED", str(tmp_path / "current"))
-    monkeypatch.setattr(host, "_CGROUP_DETAILS", str(tmp_path / "stat"))
-
-    assert host.host_room() == 1300
-    (tmp_path / "max").write_text("max\n")
-    assert host.host_room() > 10_000
