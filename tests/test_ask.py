@@ -107,6 +107,7 @@ def test_a_running_job_is_asked_for_its_report(
         (os.getpid(), "is no process that could be asked"),
         (2**22 + 1, f"there is no process {2**22 + 1}"),
     ],
+    ids=["none", "this one", "too large"],
 )
 def test_what_is_no_process_is_refused(
     pid: int, said: str, capsys: pytest.CaptureFixture[str]
