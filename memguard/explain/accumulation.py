@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +37,7 @@ _MOST_MIXED = 1000
 _GATHERING = frozenset(("append", "extend", "item", "attribute", "build", "register"))
 
 # Ways from a holder to a survivor that is itself what was put in.
-_DIRECT = frozenset(("", "[...]", "{...}"))
+_DIRECT = re.compile(r"|\[[^\[\]]*\]|\{\.\.\.\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ def locate(
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
-    single = _torch.is_number(path[-1]) if place.path in _DIRECT else None
+    single = _torch.is_number(path[-1]) if _DIRECT.fullmatch(place.path) else None
     located = told(question, place, chain, class_name(type(point)), stack, weight, single)
     owners = path[: len(path) - 1 - below][-2:]
     limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
@@ -295,7 +296,7 @@ def locate(
 
 
 def _is_mixed(path: Sequence[Any]) -> bool:
-    """Whether what has the survivor has plain numbers as well."""
+    """Whether what has the survivor has anything but tensors as well."""
     holder: Any = path[-2] if len(path) > 1 else None
     if type(holder) is dict:
         values = [value for _, value in reading.entries(holder)[:_MOST_MIXED]]
@@ -304,7 +305,7 @@ def _is_mixed(path: Sequence[Any]) -> bool:
         # pass over: reading one is a segmentation fault.
         tupled = gc.get_referents(holder) if type(holder) is tuple else []
         values = holder[:_MOST_MIXED] if type(holder) is list else tupled
-    return any(type(value) in (int, float) for value in values)
+    return not all(map(is_tensor, values))
 
 
 def told(

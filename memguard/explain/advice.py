@@ -6,11 +6,18 @@ import ast
 import re
 from dataclasses import dataclass, replace
 
+from memguard.explain.layers import detached, waiting, waiting_remedy
 from memguard.explain.places import Place, Statement
-from memguard.explain.remedies import Remedy, holder_text, line_of, made_remedy, plain_remedy
+from memguard.explain.remedies import (
+    Remedy,
+    dotted_text,
+    holder_text,
+    line_of,
+    made_remedy,
+    plain_remedy,
+)
 from memguard.explain.rewrite import (
     Line,
-    attached_leaves,
     called_on,
     cut_off,
     detach_in,
@@ -20,6 +27,7 @@ from memguard.explain.rewrite import (
     parsed,
     tensor_parts,
 )
+from memguard.explain.sums import accumulated, assigned_value, awaited, results_of, unknown
 from memguard.explain.syntax import bindings, dotted
 from memguard.explain.unusual import functions, is_function, linked, unusual_remedy
 
@@ -27,7 +35,8 @@ from memguard.explain.unusual import functions, is_function, linked, unusual_rem
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
-_GUARDED = "detach what is a tensor: `v.detach() if torch.is_tensor(v) else v`"
+_READ_ONLY = "keep .item() or .detach() of what is only read"
+_GROUPED = (("dict", "list"), ("defaultdict", "list"))
 # Methods that give a tensor's parts as a tuple.
 _TAKING_APART = frozenset(("unbind", "split", "chunk", "tensor_split"))
 
@@ -71,13 +80,17 @@ def advise(
         remedy = plain_remedy(kind, place, statement)
     if remedy is None:
         remedy = _graph_remedy(place, statement, after_backward)
-        remedy = _without_graph(remedy) if evaluation else remedy
+        remedy = _without_graph(remedy, statement) if evaluation else remedy
     return Advice(remedy.why, remedy.fix, remedy.alternative, remedy.line())
 
 
-def _without_graph(remedy: Remedy) -> Remedy:
+def _without_graph(remedy: Remedy, statement: Statement | None) -> Remedy:
     """In evaluation no graph is needed at all."""
     first = "run the loop under `with torch.no_grad():` (or torch.inference_mode())"
+    if statement is not None and statement.threaded is not None:
+        # A thread begins with gradients on, whatever the one that started it has.
+        first = f"open `with torch.no_grad():` inside {statement.threaded}, as each thread has its "
+        first += "own grad mode"
     told = (
         f"{first}, or write `{remedy.fix}`"
         if remedy.fix
@@ -89,95 +102,30 @@ def _without_graph(remedy: Remedy) -> Remedy:
 def _graph_remedy(place: Place, statement: Statement | None, after_backward: bool | None) -> Remedy:
     line = line_of(statement)
     if line is None or statement is None or statement.verb == "call":
-        return _unknown(place, statement)
+        return unknown(place, statement)
     name = holder_text(place, statement)
+    if waiting(place) is not None:
+        remedy = waiting_remedy(name, place, statement, line)
+        if remedy is not None:
+            return remedy
     if statement.verb == "accumulate":
-        return _accumulated(name, place, statement, line)
+        return accumulated(name, place, statement, line)
     if statement.verb == "carry":
         return _carried(name, place, line, begins_as_none=statement.optional)
     value = line.find(statement.value)
     if value is None:
-        return _unknown(place, statement)
+        return unknown(place, statement)
     origin = parsed(statement.origin)
+    if statement.differentiated and not is_function(value):
+        return _rolled_out(name, place, line, value)
     if _FUNCTION_PATH.search(place.path) or is_function(value) or isinstance(origin, ast.Lambda):
         return functions(name, line, value)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
-        return _nested(name, line, value, inside)
+        return _nested(name, place, line, value, inside)
     if _feeds_backward(place, statement, value):
-        return _rolled_out(name, line, value)
+        return _rolled_out(name, place, line, value)
     return _kept(name, place, statement, line, value, after_backward)
-
-
-def _unknown(place: Place, statement: Statement | None) -> Remedy:
-    name = place.expression
-    if statement is not None and statement.verb == "call" and statement.value is None:
-        return Remedy(
-            f"{name} keeps what it is given or what it calls back for, and each keeps its graph",
-            None,
-            f"let what `{statement.code}` is given or calls back give .detach() tensors or .item() "
-            "numbers",
-        )
-    where = f" in `{statement.code}`" if statement is not None else ""
-    return Remedy(
-        f"{name} keeps tensors of past steps, and each keeps the graph it came from",
-        None,
-        f"put .detach() tensors or .item() numbers into {name}{where}, not attached ones",
-    )
-
-
-def _accumulated(name: str, place: Place, statement: Statement, line: Line) -> Remedy:
-    why = f"{name} is part of every step's graph, so it keeps them all"
-    if _awaited(statement, name):
-        fix = f"{name} = 0.0" if all(part.isidentifier() for part in name.split(".")) else None
-        alternative = f"{name}.detach() once it has been used"
-        told = f"start anew after `{statement.pending}`: `{fix}`, or {alternative}" if fix else None
-        return Remedy(why, fix, f"{fix} after {statement.pending}; {alternative}", told)
-    value = line.find(statement.value)
-    whole = _assigned_value(line)
-    if whole is None or _is_sum_with(whole, name):
-        if value is None:
-            return _unknown(place, statement)
-        leaves = list(attached_leaves(value))
-        shown = leaves[0] if len(leaves) == 1 else value
-        kept = called_on(line.text(shown), shown, ".detach()")
-        numbers = isinstance(line.node, (ast.AugAssign, ast.Assign)) and _adds(line.node)
-        detach_in(line, value, origin=statement.origin, single=statement.single, numbers=numbers)
-        fix = line.result()
-        if fix is not None and ".item()" in fix:
-            return Remedy(why, fix, f"{kept} to stay on the device")
-        return Remedy(why, fix, "make the update under `with torch.no_grad():`")
-    why = f"each new {name} is computed from the old one, so it hangs on every step before"
-    if place.mixed and isinstance(whole, (ast.DictComp, ast.ListComp)):
-        return Remedy(why, None, f"{_GUARDED}, where {name} is put together")
-    for part in _own_results(line, whole, name):
-        line.call_on(part, ".detach()")
-    leaves = list(attached_leaves(value)) if value is not None else []
-    scalars = [leaf for leaf in leaves if looks_scalar(leaf)]
-    if scalars:
-        alternative = f"mix in a plain number: {line.text(scalars[0])}.item()"
-    else:
-        alternative = "make the update under `with torch.no_grad():`"
-    return Remedy(why, line.result(), alternative)
-
-
-def _own_results(line: Line, whole: ast.expr, name: str) -> list[ast.expr]:
-    """What is to be detached; of `total, n = total + loss, n + 1` not the count."""
-    targets = line.node.targets if isinstance(line.node, ast.Assign) else []
-    several = targets[0] if len(targets) == 1 else None
-    if not isinstance(several, ast.Tuple) or not isinstance(whole, ast.Tuple):
-        return _results_of(whole)
-    own: list[ast.expr] = []
-    for target, value in zip(several.elts, whole.elts, strict=False):
-        others = (leaf for leaf in attached_leaves(value) if dotted(leaf) != dotted(target))
-        if dotted(target) == name or any(map(looks_like_tensor, others)):
-            own.append(value)
-    return own or _results_of(whole)
-
-
-def _assigned_value(line: Line) -> ast.expr | None:
-    node = line.node
-    return node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
 
 
 def _extended(
@@ -189,7 +137,7 @@ def _extended(
     if isinstance(func, ast.Attribute) and func.attr in _TAKING_APART:
         line.call_on(func.value, ".detach()")
         return Remedy(why, line.result(), f"[v.item() for v in {text}] where they are numbers")
-    parts = _results_of(value)
+    parts = results_of(value)
     assigned = not isinstance(line.node, ast.Expr) and not isinstance(line.node, ast.AugAssign)
     if mixed and ".update(" in statement.code:
         guarded = "v.detach() if torch.is_tensor(v) else v"
@@ -207,57 +155,35 @@ def _extended(
     return Remedy(why, fix, ".item() instead where they are single numbers")
 
 
-def _results_of(value: ast.expr) -> list[ast.expr]:
-    """The tensors that a value is, or is a collection of."""
-    if isinstance(value, (ast.ListComp, ast.GeneratorExp, ast.SetComp)):
-        return [value.elt]
-    if isinstance(value, ast.DictComp):
-        return [value.value]
-    if isinstance(value, (ast.List, ast.Tuple)):
-        return [part for part in value.elts if not isinstance(part, ast.Starred)]
-    if isinstance(value, ast.Dict):
-        return [part for part, key in zip(value.values, value.keys, strict=True) if key is not None]
-    return [value]
-
-
-def _adds(node: ast.AugAssign | ast.Assign) -> bool:
-    op = node.op if isinstance(node, ast.AugAssign) else getattr(node.value, "op", None)
-    return isinstance(op, (ast.Add, ast.Sub))
-
-
-def _is_sum_with(value: ast.expr, name: str) -> bool:
-    """Whether a value is `x + v`: then v alone need be detached, x is what came before."""
-    while isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Add, ast.Sub)):
-        if name in (dotted(value.left), dotted(value.right)):
-            return True
-        value = value.left
-    return False
-
-
 def _carried(name: str, place: Place, line: Line, *, begins_as_none: bool) -> Remedy:
     why = f"{name} comes out of one step and goes into the next, so every step's graph hangs on it"
     record = line.find_record(name)
     if record is not None:
         return linked(name, line, record)
-    several = place.path.startswith("[") or place.container in ("tuple", "list")
-    whole = _assigned_value(line)
+    layers = place.layers
+    if not layers and (place.path.startswith("[") or place.container in ("tuple", "list")):
+        layers = ("tuple",)
+    cut = detached(name, layers, mixed=place.mixed)
+    if cut is None:
+        return Remedy(why, None, f"detach every tensor in {name} before the next step uses it")
+    whole = assigned_value(line)
     # All that comes back is detached: of `out, (h, c) = lstm(x, (h, c))` both states.
     carried = {name, *(dotted(target) for target, _, _ in bindings(line.node))}
     given: list[ast.expr] = [
         node
         for node in (ast.walk(whole) if whole is not None else ())
         if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) in carried
+        if dotted(node) == name or looks_like_tensor(node)
     ]
     targets = given or ([whole] if whole is not None and dotted(whole) else [])
     for target in targets:
         text = line.text(target)
-        cut = f"tuple(s.detach() for s in {text})" if several else f"{text}.detach()"
+        fresh = detached(text, layers, mixed=place.mixed) or text
         if begins_as_none and target is not whole:
-            cut = f"None if {text} is None else {cut}"
-        line.replace(target, cut)
-    cut = f"tuple(s.detach() for s in {name})" if several else f"{name}.detach()"
+            fresh = f"None if {text} is None else {fresh}"
+        line.replace(target, fresh)
     other = f"{name} = {cut}"
-    if not several and not place.container.endswith("Tensor"):
+    if not layers and not place.container.endswith("Tensor"):
         other += f" (a tuple of states: tuple(s.detach() for s in {name}))"
     alternative = f"{other} after the step, or only where a new window starts"
     return Remedy(why, line.result(), alternative)
@@ -265,8 +191,8 @@ def _carried(name: str, place: Place, line: Line, *, begins_as_none: bool) -> Re
 
 def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) -> str:
     """Where in what is put in the tensors lie, when it is not a tensor itself: `.loss`."""
-    plain = isinstance(value, (ast.Name, ast.Attribute, ast.Call)) and not is_record(value)
-    if not plain or ".args[" in place.path:  # the latter in a log record
+    shown = isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict)) or is_record(value)
+    if shown or ".args[" in place.path:  # the latter in a log record
         return ""
     tokens = _TOKEN.findall(place.path)
     # A statement that stores under written keys goes as deep as it has subscripts.
@@ -289,14 +215,21 @@ def _reaches_in(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) or reaching
 
 
-def _nested(name: str, line: Line, value: ast.expr, inside: str) -> Remedy:
+def _nested(name: str, place: Place, line: Line, value: ast.expr, inside: str) -> Remedy:
     """What is put in is an object, a dict or a tuple that has the tensor in it."""
-    shown = line.text(value)
-    shown = shown if len(shown) <= 40 else "what is put in"
+    text = line.text(value)
+    shown = text if len(text) <= 40 else "what is put in"
     part = f"its {inside}" if inside else "its tensors"
     why = f"{name} keeps {shown} of every step, and {part} keeps the graph it came from"
-    alternative = f"put .item() numbers or .detach() tensors into {shown} where it is made ({part})"
-    return Remedy(why, None, alternative)
+    # The value itself may be needed with its graph: only what is kept is cut off.
+    copy = None
+    if len(_TOKEN.findall(inside)) == 1 and place.layers:
+        copy = detached(called_on(text, value, ""), place.layers[-1:], mixed=place.mixed)
+    if copy is not None:
+        line.replace(value, copy)
+        return Remedy(why, line.result(), f".item() numbers of it; {shown} itself stays as it is")
+    alternative = f"keep .detach() copies or .item() numbers of what is read of {shown} ({part}), "
+    return Remedy(why, None, f"{alternative}not {shown} itself")
 
 
 def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool:
@@ -306,24 +239,25 @@ def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool
     if _ROLLED_OUT.search(statement.value or "") or _ROLLED_OUT.search(place.name):
         return True
     pending = statement.pending is not None and "backward" in statement.pending
-    return pending and (not looks_scalar(value) or _awaited(statement, place.name))
+    return pending and (not looks_scalar(value) or awaited(statement, place.name))
 
 
-def _awaited(statement: Statement, name: str) -> bool:
-    """Whether the backward that is still to come goes through the holder itself."""
-    call = (statement.pending or "").rpartition(" at line ")[0]
-    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", call) is not None
-
-
-def _rolled_out(name: str, line: Line, value: ast.expr) -> Remedy:
+def _rolled_out(name: str, place: Place, line: Line, value: ast.expr) -> Remedy:
+    """What is kept is gone backward through, so that detaching would take the gradient away."""
     why = f"{name} keeps every step's values with their graphs, also after backward has used them"
-    container = name if all(part.isidentifier() for part in name.split(".")) else None
+    if len(place.layers) > 1 and place.layers[:2] in _GROUPED and dotted_text(place.expression):
+        fix = f"for kept in {place.expression}.values(): kept.clear()"
+        told = f"clear its lists after the optimizer step: `{fix}`"
+        return Remedy(why, fix, f"after the optimizer step; {_READ_ONLY}", f"{told}; {_READ_ONLY}")
+    # As whoever steps the optimizer reaches it, which is not always as the statement does.
+    reached = [text for text in (place.expression, name) if dotted_text(text)]
+    container = reached[0] if reached else None
     detach_in(line, value)
     kept = line.result()
     alternative = f"where no gradient is needed: `{kept}`" if kept else "detach() what is only read"
     if container is None:
         return Remedy(why, kept, "clear() it after the optimizer step")
-    fix = f"del {container}[:]"
+    fix = f"del {container}[:]" if place.container in ("list", "") else f"{container}.clear()"
     told = f"clear it after the optimizer step: `{fix}` (or `{container}.clear()`); {alternative}"
     if "detach" not in told:
         told += " or .detach()"

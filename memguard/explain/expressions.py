@@ -19,6 +19,7 @@ _KEEPING = words(
     "cpu cuda to clone float half double mean sum squeeze unsqueeze view reshape flatten sigmoid "
     "softmax contiguous exp log sqrt abs requires_grad_ pin_memory"
 )
+_REORDERING = words("sorted list tuple set reversed")
 _PLAIN = frozenset(("float", "int", "bool", "str", "len", "repr", "round"))
 
 
@@ -151,6 +152,8 @@ def _only_member(value: ast.expr | None) -> ast.expr | None:
 
 
 def _argument_without(call: ast.Call, mentions: Callable[[ast.expr], bool]) -> ast.expr | None:
+    if dotted(call.func) in _REORDERING and call.args:
+        return parts_without(call.args[0], mentions)  # not `key` or `reverse`
     inner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(inner, ast.Call) and mentions(inner):
         return parts_without(inner, mentions)

@@ -65,7 +65,11 @@ class Place:
         limit: entries a cache may have at most.
         survivor: what hangs on it: a tensor, or what is no tensor and keeps a graph all the same:
             a `node` (a `grad_fn`), or the `ctx` of a custom Function, which is one as well.
-        mixed: whether numbers stand beside tensors in the dict or list that has the survivor.
+        layers: types of the objects from the named variable's own value down to what has the
+            survivor in it: `list`, `tuple` for a tensor in a tuple in a list; empty where the
+            variable is the survivor itself, or nobody knows.
+        mixed: whether anything but tensors stands beside them in what has the survivor.
+        partial: whether the survivor is a small part of the memory that it keeps, as a slice is.
         length: entries that the container has now; None where it has none, or lies within what
             the name says.
         recurs: whether its keys look like a fixed set, so that entries are overwritten in time.
@@ -85,7 +89,9 @@ class Place:
     module: str | None = None
     entries: int | None = None
     limit: int | None = None
+    layers: tuple[str, ...] = ()
     mixed: bool = False
+    partial: bool = False
     length: int | None = None
     recurs: bool = False
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
@@ -144,6 +150,9 @@ class Statement:
             in their place would break it.
         optional: whether the file gives the holder None as its first value.
         holder: the holder as the statement has it where it is no variable: `globals()`.
+        either: whether the value may be a plain number as well as a tensor, by what callers give.
+        differentiated: whether the program goes backward through what the holder keeps.
+        threaded: the function that calls the model in threads of its own, by the running loop.
     """
 
     file: str
@@ -160,3 +169,6 @@ class Statement:
     as_tensor: bool = False
     optional: bool = False
     holder: str | None = None
+    either: bool = False
+    differentiated: bool = False
+    threaded: str | None = None

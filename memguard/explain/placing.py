@@ -6,6 +6,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from memguard.explain import capacity, edges, hooks
@@ -49,7 +50,8 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     )
     container = class_name(type(steps[position].value))
     make = _MAKERS[step.edge.kind]
-    return make(steps, named, path, container, search)
+    layers = tuple(class_name(type(layer.value)) for layer in steps[named:-1])
+    return replace(make(steps, named, path, container, search), layers=layers)
 
 
 def _is_inner(steps: Sequence[Step], at: int) -> bool:

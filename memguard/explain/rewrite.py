@@ -50,7 +50,7 @@ class Line:
             raise ValueError(code)
         self.code = code
         self.node = body[0]
-        self._numbers = numbers
+        self.numbers = numbers
         self._changes: list[tuple[int, int, str]] = []
 
     def text(self, node: ast.expr) -> str:
@@ -64,7 +64,7 @@ class Line:
 
     def call_on(self, node: ast.expr, method: str) -> None:
         """Put a method call behind a part: `.detach()`."""
-        if method == ".item()" and not self._numbers:
+        if method == ".item()" and not self.numbers:
             method = ".detach()"
         self.replace(node, called_on(self.text(node), node, method))
 
@@ -242,6 +242,12 @@ def _tensor_parts_of_member(member: ast.expr) -> list[ast.expr]:
         parts = list(attached_leaves(member))
         return tensor_parts(member) if any(map(looks_like_tensor, parts)) else []
     return [member] if looks_like_tensor(member) and not cut_off(member) else []
+
+
+def lambda_defaults(value: ast.Lambda) -> list[ast.expr]:
+    """The default arguments of a lambda, which are computed as it is made."""
+    keyword_only = (default for default in value.args.kw_defaults if default is not None)
+    return [*value.args.defaults, *keyword_only]
 
 
 def is_record(value: ast.expr) -> bool:

@@ -8,18 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from memguard.explain import native, special
+from memguard.explain.callers import may_be_number, threaded
 from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
 from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
 from memguard.explain.frames import is_user_file
+from memguard.explain.gradients import goes_backward
 from memguard.explain.integers import Integers
-from memguard.explain.loops import Region, running_regions
+from memguard.explain.loops import Region, own_region, running_regions
 from memguard.explain.origins import is_single, origin_of
 from memguard.explain.pending import pending_after
 from memguard.explain.places import Place, Release, Spot, Statement
 from memguard.explain.program import Program
 from memguard.explain.subject import Subject
-from memguard.explain.syntax import Scope, Source, dotted
+from memguard.explain.syntax import Piece, Scope, Source, dotted
 from memguard.explain.text import code_of, context_of, read_line
 from memguard.explain.unusual import is_session_variable
 from memguard.explain.uses import begins_as_none, used_as_tensor
@@ -75,6 +77,7 @@ class _Finder:
         self._place = place
         self._stack = stack
         self._plain = plain
+        self._evaluation = evaluation
         self._regions: list[Region] = running_regions(program, stack)
         self._home = self._home_scope()
         self._chooser = Chooser(program, place, self._regions, self._home, evaluation)
@@ -282,6 +285,25 @@ class _Finder:
             optional=begins_as_none(source, self._place.name),
             holder=_namespace_of(growth),
             as_tensor=used_as_tensor(source, self._place.name, piece.node),
+            either=may_be_number(self._program, piece, growth.value),
+            differentiated=self._differentiated(growth),
+            threaded=self._threaded(piece) if self._evaluation else None,
+        )
+
+    def _threaded(self, piece: Piece) -> str | None:
+        # Where threads call the model, the loop that starts them is on nobody's stack.
+        own = own_region(self._program, piece)
+        return threaded(self._program, [*self._regions, *([own] if own is not None else [])])
+
+    def _differentiated(self, growth: Growth) -> bool:
+        """Whether the program goes backward through what a container keeps."""
+        if self._plain or growth.verb not in ("append", "extend", "item"):
+            return False
+        name = self._place.name
+        variable = self._place.kind in ("local", "global", "closure", "default")
+        home = self._home if variable else None
+        return not (variable and home is None) and goes_backward(
+            self._program, home, name, growth.piece
         )
 
     def _pending(self, growth: Growth) -> str | None:

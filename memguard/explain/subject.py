@@ -92,6 +92,10 @@ class View:
         subject = self.subject
         if isinstance(expr, ast.Name):
             return expr.id in subject.names
+        if isinstance(expr, ast.Call) and dotted(expr.func) == "getattr" and len(expr.args) > 1:
+            name = expr.args[1]
+            named = isinstance(name, ast.Constant) and name.value == subject.attribute is not None
+            return named and self._belongs(expr.args[0])
         if not isinstance(expr, ast.Attribute):
             return False
         if expr.attr == subject.member and dotted(expr.value) in subject.modules:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from memguard.explain.expressions import is_detached, parts_without, starts_over
 from memguard.explain.places import Verb
+from memguard.explain.rewrite import lambda_defaults
 from memguard.explain.subject import ANY, Keys, View, key_of
 from memguard.explain.syntax import Piece, bindings, dotted, same, words
 
@@ -24,7 +25,7 @@ _MIXING = words(
 )
 _RESHAPING = words(
     "to cuda cpu float half double view reshape clone contiguous squeeze unsqueeze sort sorted "
-    "list tuple set dict copy deepcopy abs sqrt clamp reversed"
+    "list tuple set dict copy deepcopy abs sqrt clamp reversed zip enumerate iter filter"
 )
 _PUSHING_FUNCTIONS = words("heappush heappushpop insort insort_left insort_right")
 
@@ -183,6 +184,9 @@ def self_fed(view: View, value: ast.expr, piece: Piece) -> Verb | None:
         return _comprehended(value)
     if isinstance(value, ast.BoolOp):
         return "assign"
+    if isinstance(value, ast.Lambda):
+        given = [default for default in lambda_defaults(value) if is_fed(view, default)]
+        return "carry" if given else "assign"
     if isinstance(value, ast.Call):
         return _fed_call(view, value, piece)
     if isinstance(value, (ast.Subscript, ast.Attribute, ast.Starred)):

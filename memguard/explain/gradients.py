@@ -1,0 +1,151 @@
+"""Whether a program goes backward through what a holder keeps, so that detaching would hurt."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from memguard.explain.calls import called
+from memguard.explain.definitions import bind
+from memguard.explain.program import Program
+from memguard.explain.syntax import Piece, Scope, bindings, dotted, words
+
+# Names taken over from one another so often: a list, a loss made of it, the sum of losses.
+_ROUNDS = 4
+_CUTTING = words("detach item tolist numpy data size numel dim shape keys")
+_PLAIN = words("len float int bool str repr print min max sorted range isinstance")
+# What is drawn from a memory of past steps has no graph that is still wanted.
+_DRAWING = words("sample choice choices randint")
+_PUTTING = words("append extend add insert update")
+_BACKWARD = words("backward manual_backward")
+# Functions of which a library takes the loss to go backward itself.
+_GIVING_LOSS = words("training_step compute_loss closure")
+
+# A variable by the scope that binds it, an attribute (None), or a function's result.
+_Word = tuple[object, str]
+
+
+def goes_backward(program: Program, home: Scope | None, name: str, growth: Piece) -> bool:
+    """Whether a value that the holder keeps gets into what `backward` is called on.
+
+    Args:
+        program: the user's files.
+        home: the scope whose variable the holder is; None for an attribute, whoever has it.
+        name: the variable or attribute.
+        growth: the statement that puts the value in, which reads nothing.
+    """
+    flow = _Flow(program, (home, name), growth)
+    return flow.reaches_backward()
+
+
+class _Flow:
+    """The words that values of the holder go by, found round by round."""
+
+    def __init__(self, program: Program, first: _Word, growth: Piece) -> None:
+        self._program = program
+        self._words: set[_Word] = {first}
+        every = (scope for source in program.sources for scope in source.scopes)
+        self._pieces = [
+            piece
+            for scope in every
+            for piece in scope.pieces
+            if piece is not growth and not _without_grad(piece)
+        ]
+
+    def reaches_backward(self) -> bool:
+        for _ in range(_ROUNDS):
+            before = len(self._words)
+            for piece in self._pieces:
+                self._words.update(self._handed_on(piece))
+            if len(self._words) == before:
+                break
+        return any(self._ends_in(piece) for piece in self._pieces)
+
+    def _handed_on(self, piece: Piece) -> Iterator[_Word]:
+        node, scope = piece.node, piece.scope
+        pairs: list[tuple[ast.expr, ast.expr]] = [(t, v) for t, v, _ in bindings(node)]
+        if isinstance(node, ast.AugAssign):
+            pairs.append((node.target, node.value))
+        for target, value in pairs:
+            if self._carries(value, scope):
+                yield from _word_of(target, scope)
+        returned = node.value if isinstance(node, ast.Return) else None
+        if returned is not None and self._carries(returned, scope):
+            yield "result", scope.name
+        for call in piece.calls():
+            yield from self._handed_over(call, scope)
+
+    def _handed_over(self, call: ast.Call, scope: Scope) -> Iterator[_Word]:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not any(self._carries(value, scope) for value in given):
+            return
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _PUTTING:
+            yield from _word_of(call.func.value, scope)
+        for function in called(self._program, call, scope):
+            for parameter, value in bind(call, function):
+                if self._carries(value, scope):
+                    yield function, parameter
+
+    def _carries(self, value: ast.AST, scope: Scope) -> bool:
+        """Whether a value has a graph from the holder."""
+        if isinstance(value, ast.Name):
+            return (_home(value.id, scope), value.id) in self._words
+        if isinstance(value, ast.Attribute):
+            if value.attr in _CUTTING:
+                return False
+            return (None, value.attr) in self._words or self._carries(value.value, scope)
+        if isinstance(value, ast.Call):
+            name = _name_of(value)
+            if name in _CUTTING | _PLAIN | _DRAWING:
+                return False
+            if ("result", name) in self._words:
+                return True
+        if isinstance(value, (ast.Lambda, ast.Compare)):
+            return False
+        return any(self._carries(child, scope) for child in ast.iter_child_nodes(value))
+
+    def _ends_in(self, piece: Piece) -> bool:
+        node, scope = piece.node, piece.scope
+        if isinstance(node, ast.Return) and node.value is not None and scope.name in _GIVING_LOSS:
+            return self._carries(node.value, scope)
+        for call in piece.calls():
+            func, name = call.func, _name_of(call)
+            if name not in _BACKWARD and not dotted(func).endswith("autograd.grad"):
+                continue
+            parts: Sequence[ast.expr] = call.args[:1]
+            if isinstance(func, ast.Attribute) and name == "backward":
+                parts = [func.value, *parts]
+            if any(self._carries(part, scope) for part in parts):
+                return True
+        return False
+
+
+def _word_of(target: ast.expr, scope: Scope) -> Iterator[_Word]:
+    """The word that a target's value goes by: of `parts["aux"]` that is `parts`."""
+    while isinstance(target, (ast.Subscript, ast.Starred)):
+        target = target.value
+    if isinstance(target, ast.Name):
+        yield _home(target.id, scope), target.id
+    elif isinstance(target, ast.Attribute):
+        yield None, target.attr
+
+
+def _home(name: str, scope: Scope) -> Scope:
+    """The scope whose variable a name is."""
+    chain = list(scope.chain())
+    for around in chain:
+        skipped = around is not scope and isinstance(around.node, ast.ClassDef)
+        if not skipped and name in around.bound():
+            return around
+    return chain[-1]
+
+
+def _name_of(call: ast.Call) -> str:
+    func = call.func
+    return func.attr if isinstance(func, ast.Attribute) else dotted(func)
+
+
+def _without_grad(piece: Piece) -> bool:
+    """Whether a statement stands in `with torch.no_grad():`."""
+    items = [i for p in piece.parents if isinstance(p, (ast.With, ast.AsyncWith)) for i in p.items]
+    return any("no_grad" in ast.unparse(item.context_expr) for item in items)
