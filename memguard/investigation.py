@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from memguard import _torch, unnamed
+from memguard.explain import cycles
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
@@ -167,6 +168,8 @@ class Investigator:
         explanation = replace(explanation, located=explanation.located or located)
         if holder in self._freed:
             cycle = replace(case, kind="cycle")
+            told = tuple(map(cycles.collected, explanation.located))
+            explanation = replace(explanation, located=told)
             return self._conclude(cycle, explanation, self._freed[holder], device)
         return self._conclude(case, explanation, size, device)
 
@@ -251,7 +254,7 @@ class Investigator:
             return Outcome(None, ruling)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(
-            _holder(located, count, size, ruling, case.created) for located in explanation.located
+            _holder(located, case, count, size, ruling) for located in explanation.located
         )
         finding = Finding(
             case.kind,
@@ -349,16 +352,16 @@ def _storage_bytes() -> int:
         return sum(dict(_torch.storage_of(tensor) for tensor in live_tensors()).values())
 
 
-def _holder(
-    located: Located, count: int, each: int, ruling: Ruling, created: tuple[str, ...]
-) -> Holder:
-    survivors = max(1, round(count * located.share))
+def _holder(located: Located, case: Case, count: int, each: int, ruling: Ruling) -> Holder:
+    # As the summary counts them: of tensors a step may leave several.
+    several = case.tensors if case.kind in ("tensor", "cycle") and case.tensors else 1.0
+    survivors = max(1, round(count * located.share * several))
     advice = located.advice
     return replace(
         holder_of(located.place, located.statement, located.type, located.chain),
         survivors=survivors,
-        bytes=survivors * each,
-        created=created,
+        bytes=round(count * located.share) * each,
+        created=case.created,
         why=advice.why,
         fix=advice.fix,
         alternative=advice.alternative,

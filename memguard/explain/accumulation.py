@@ -33,6 +33,9 @@ _MOST_ALIKE = 4
 _MOST_MIXED = 1000
 
 
+# A tensor is a small part of its memory when that is so many times as large.
+_SMALL_PART = 4
+
 # Verbs of statements that put in more and more.
 _GATHERING = frozenset(("append", "extend", "item", "attribute", "build", "register"))
 
@@ -284,6 +287,7 @@ def locate(
     named = steps[position].edge.name == place.name
     length = capacity.length(point) if named else None
     place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
+    place = replace(place, partial=any(map(_is_small_part, path[len(path) - below :])))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
@@ -293,6 +297,18 @@ def locate(
     limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
+
+
+def _is_small_part(value: Any) -> bool:
+    """Whether a tensor keeps much more memory than it shows, as a slice does."""
+    if not is_tensor(value):
+        return False
+    with _torch.without_overrides():
+        try:
+            own = value.numel() * value.element_size()
+        except RuntimeError:  # kinds of tensors that do not tell
+            return False
+        return bool(_torch.storage_of(value)[1] >= _SMALL_PART * max(1, own))
 
 
 def _is_mixed(path: Sequence[Any]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from memguard import _torch
 from memguard.explain import capacity, graph, naming, paths, placing
 from memguard.explain.accumulation import Located, Question, is_known, locate
 from memguard.explain.advice import advise
@@ -26,8 +27,9 @@ def find_cycle(
     weight: graph.Weight,
 ) -> Located | None:
     """Without a root: the attribute that closes the cycle, or the ctx that keeps the tensor."""
-    kept = _located(question, search, targets, stack, weight)
-    for located in kept:
+    kept, outputs = _located(question, search, targets, stack, weight)
+    # Of what a ctx keeps it is an output that closes the cycle: an input is only kept with it.
+    for located in (*outputs, *kept):
         if located.place.kind in ("ctx", "hook"):
             return located
     children = paths.children_of(search)
@@ -46,9 +48,10 @@ def _located(
     targets: list[Any],
     stack: list[Spot],
     weight: graph.Weight,
-) -> list[Located]:
-    """What each survivor hangs on by itself."""
+) -> tuple[list[Located], list[Located]]:
+    """What each survivor hangs on by itself; and those of it that keep an output on its own ctx."""
     found: list[Located] = []
+    outputs: list[Located] = []
     for target in targets:
         path = paths.path_to_root(search, id(target))
         # What hangs on a hook that C++ keeps is the hook's doing.
@@ -56,7 +59,25 @@ def _located(
         located = locate(question, search, path, below, stack, weight)
         if located is not None and not is_known(located, found):
             found.append(located)
-    return found
+            if located.place.kind == "ctx" and _is_output(target, path):
+                outputs.append(located)
+    return found, outputs
+
+
+def _is_output(tensor: Any, path: list[Any]) -> bool:
+    """Whether a tensor was made by one of the objects above it, a ctx being its own node."""
+    with _torch.without_overrides():
+        node = _torch.node_of(tensor) if is_tensor(tensor) else None
+    return node is not None and any(node is item for item in path)
+
+
+def collected(located: Located) -> Located:
+    """The same holder, told now that a collection was seen to free what hangs on it."""
+    if located.place.kind != "ctx":
+        return located
+    place, statement = located.place, located.statement
+    advice = advise("cycle", place, statement, evaluation=False, after_backward=None)
+    return replace(located, advice=advice)
 
 
 def _cycle_place(

@@ -186,6 +186,8 @@ def _from_survivors(
         if not rooted:
             cycle = find_cycle(question, search, targets, stack, weight)
             held = held_by_cpp(question, targets, stack, weight)
+            if cycle is not None and cycle.place.kind == "ctx":
+                located = [cycle]
         return Explanation(tuple(located), rooted, weight, cycle, held, search.complete)
     finally:
         search.release()

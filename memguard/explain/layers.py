@@ -54,8 +54,8 @@ def waiting_remedy(name: str, place: Place, statement: Statement, line: Line) ->
         return None
     linked = name in map(dotted, _arguments(made))
     given = [part for part in _arguments(made) if dotted(part) != name and looks_like_tensor(part)]
-    if not given and not linked:
-        return None
+    if not linked and (not given or kind in ("function", "partial")):
+        return None  # functions have a remedy of their own
     # Of several arguments some may be no tensors, as may what lies in a dict.
     if len(given) == 1 and (place.layers[-1] in _WAITING or given[0] not in _own(made)):
         line.call_on(given[0], ".detach()")

@@ -40,10 +40,10 @@ class Remedy:
 
 def made_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy | None:
     """The remedy for a hook, cache, ctx attribute, closure or cycle; None for other holders."""
+    if place.kind == "ctx":
+        return _ctx(place, statement, collected=kind == "cycle")
     if kind == "cycle" or place.kind == "cycle":
         return _cycle(place, statement)
-    if place.kind == "ctx":
-        return _ctx(place, statement)
     if place.kind == "cache":
         return _cache(place, statement)
     if statement is not None and statement.verb == "register":
@@ -93,11 +93,10 @@ def _cycle(place: Place, statement: Statement | None) -> Remedy:
     return Remedy(why, line.result(), alternative)
 
 
-def _ctx(place: Place, statement: Statement | None) -> Remedy:
-    why = (
-        f"ctx.{place.name} keeps a tensor whose graph keeps ctx: a cycle through C++ that the "
-        "collector cannot free"
-    )
+def _ctx(place: Place, statement: Statement | None, *, collected: bool) -> Remedy:
+    # Cycles of several steps or layers hang on one another, and each collection frees some.
+    freed = "only a collection frees" if collected else "a collection frees late or never"
+    why = f"ctx.{place.name} keeps a tensor whose graph keeps ctx: a cycle through C++ that {freed}"
     value = statement.value if statement is not None else None
     name = value if value is not None and value.isidentifier() else place.name
     fix = f"ctx.save_for_backward({name})" if name.isidentifier() else None
@@ -260,6 +259,10 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
             moved = f"; on a GPU, move them off it: `{called_on(value, part, '.cpu()')}`"
         if isinstance(part, ast.Subscript):
             moved += "; a slice keeps all it was cut from alive: .clone() it"
+    cloned = _cloned(place, statement)
+    if cloned is not None:
+        why += ", each a small part of what it was cut from, which stays with it"
+        return Remedy(why, cloned, f"keep only what is used as well, or {to_disk}")
     if statement is None or statement.verb not in ("append", "extend", "item"):
         return _gathered_otherwise(place, holder, why, to_disk, moved)
     if statement.verb == "item" or place.container in ("dict", "OrderedDict", "defaultdict"):
@@ -274,6 +277,19 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
     return Remedy(
         why, fix, alternative, f"keep only what is used: `{fix}`, {alternative}" if fix else None
     )
+
+
+def _cloned(place: Place, statement: Statement | None) -> str | None:
+    """The line that keeps a copy of a small part, and not the whole that it was cut from."""
+    line = line_of(statement)
+    value = line.find(statement.value) if line is not None and statement is not None else None
+    layers = [layer for layer in place.layers if not layer.endswith("Tensor")]
+    if not place.partial or len(layers) > 1 or line is None or value is None:
+        return None
+    if not _is_one_tensor(value):
+        return None
+    line.call_on(value, ".clone()")
+    return line.result()
 
 
 def _is_one_tensor(value: ast.expr) -> bool:
