@@ -167,10 +167,10 @@ class Investigator:
             return Outcome(None, Ruling("hold", "another thread may hold them", UNTOLD))
         explanation = replace(explanation, located=explanation.located or located)
         if holder in self._freed:
-            cycle = replace(case, kind="cycle")
-            told = tuple(map(cycles.collected, explanation.located))
-            explanation = replace(explanation, located=told)
-            return self._conclude(cycle, explanation, self._freed[holder], device)
+            case = replace(case, kind="cycle")
+            size = self._freed[holder]
+            freed = tuple(map(cycles.collected, explanation.located))
+            explanation = replace(explanation, located=freed)
         return self._conclude(case, explanation, size, device)
 
     def date(self, node: Any) -> int | None:

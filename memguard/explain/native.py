@@ -10,11 +10,14 @@ from memguard import _kinds
 from memguard.explain.loops import Region
 from memguard.explain.places import Place
 from memguard.explain.program import Program
+from memguard.explain.special import calling_back
 from memguard.explain.syntax import Piece, dotted, words
 from memguard.explain.verbs import Growth
 
 AUTOCAST = "the cache of torch.autocast"
 TORCHSCRIPT = "TorchScript's compilation unit"
+
+AT_EXIT = "atexit, till the process ends"
 
 _COMPILING = words("trace trace_module script freeze script_if_tracing")
 
@@ -33,12 +36,15 @@ def place_of(targets: Sequence[Any], program: Program, regions: Sequence[Region]
         return Place("native", AUTOCAST, AUTOCAST, "C++")
     if constants and _compiles(program, regions):
         return Place("native", TORCHSCRIPT, TORCHSCRIPT, "C++")
+    if _registers(program, regions):
+        return Place("native", AT_EXIT, "atexit", "C++")
     return None
 
 
 def growth(program: Program, place: Place, regions: Sequence[Region]) -> Growth | None:
     """The statement of the user's through which C++ comes to hold what it holds."""
-    found = _autocasts(program, regions) if place.name == AUTOCAST else _compiles(program, regions)
+    finders = {AUTOCAST: _autocasts, TORCHSCRIPT: _compiles, AT_EXIT: _registers}
+    found = finders[place.name](program, regions)
     return found[0] if found else None
 
 
@@ -69,6 +75,12 @@ def _compiles(program: Program, regions: Sequence[Region]) -> list[Growth]:
         if found:
             return [Growth(piece, "call", None) for piece in found]
     return []
+
+
+def _registers(program: Program, regions: Sequence[Region]) -> list[Growth]:
+    """`atexit.register(fn, loss)` in a running loop, or in a function that it calls."""
+    found = calling_back(program, "atexit.register", 1)
+    return [g for g in found if any(region.route(g.steps) for region in regions)]
 
 
 def _is_compiling(call: ast.Call) -> bool:

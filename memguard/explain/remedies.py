@@ -77,7 +77,7 @@ def _cycle(place: Place, statement: Statement | None) -> Remedy:
     let_go = f"`.{place.name} = None` when done" if place.name else "an attribute set to None"
     alternative = (
         f"a weakref.ref, or break the cycle ({let_go}); with gc disabled nobody collects: "
-        "call gc.collect() now and then"
+        "gc.enable(), or call gc.collect() now and then"
     )
     line = line_of(statement)
     value = line.find(statement.value) if line is not None and statement is not None else None
@@ -264,7 +264,7 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
         why += ", each a small part of what it was cut from, which stays with it"
         return Remedy(why, cloned, f"keep only what is used as well, or {to_disk}")
     if statement is None or statement.verb not in ("append", "extend", "item"):
-        return _gathered_otherwise(place, holder, why, to_disk, moved)
+        return _gathered_otherwise(place, statement, holder, why, f"{to_disk}{moved}")
     if statement.verb == "item" or place.container in ("dict", "OrderedDict", "defaultdict"):
         fix = f"if len({holder}) > N: {holder}.pop(next(iter({holder})))"
         alternative = f"clear it when it has been read, or {to_disk}{moved}"
@@ -297,14 +297,16 @@ def _is_one_tensor(value: ast.expr) -> bool:
     return plain and not is_record(value)
 
 
-def _gathered_otherwise(place: Place, holder: str, why: str, to_disk: str, moved: str) -> Remedy:
-    if place.container.endswith("Tensor"):
+def _gathered_otherwise(
+    place: Place, statement: Statement | None, holder: str, why: str, to_disk: str
+) -> Remedy:
+    if place.container.endswith("Tensor") and statement is not None:
         return Remedy(
             f"{holder} is a tensor that grows at every step",
             f"{holder} = {holder}[-N:].clone()" if dotted_text(holder) else None,
-            f"start anew once it has been read, or {to_disk}{moved}",
+            f"start anew once it has been read, or {to_disk}",
         )
-    return Remedy(why, None, f"keep only what is used, clear it once read, or {to_disk}{moved}")
+    return Remedy(why, None, f"keep only what is used, clear it once read, or {to_disk}")
 
 
 def _only_newest(holder: str, statement: Statement | None) -> str | None:

@@ -284,7 +284,8 @@ class _Finder:
             single=is_single(self._program, piece, growth.value),
             optional=begins_as_none(source, self._place.name),
             holder=_namespace_of(growth),
-            as_tensor=used_as_tensor(source, self._place.name, piece.node),
+            as_tensor=special.is_finalizers(self._place)
+            or used_as_tensor(source, self._place.name, piece.node),
             either=may_be_number(self._program, piece, growth.value),
             differentiated=self._differentiated(growth),
             threaded=self._threaded(piece) if self._evaluation else None,

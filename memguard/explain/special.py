@@ -80,6 +80,8 @@ def library_growth(program: Program, place: Place, regions: list[Region]) -> Gro
     found: list[Growth] = []
     if "grad" in (place.name, place.path.rpartition(".")[2]):
         found = list(_calls_with_graph(program))
+    elif is_finalizers(place):
+        found = list(calling_back(program, "finalize", 2))
     elif _LOG_RECORD.search(place.path):
         found = list(_logging_calls(program))
     running = [g for g in found if any(region.route(g.steps) for region in regions)]
@@ -107,6 +109,32 @@ def _logging_calls(program: Program) -> Iterator[Growth]:
                     plain = [arg for arg in likely if isinstance(arg, ast.Name)]
                     if name == level and likely:
                         yield Growth(piece, "append", (plain or likely)[0])
+
+
+def is_finalizers(place: Place) -> bool:
+    """Whether it is where `weakref.finalize` keeps what each finalizer is to be called with."""
+    return place.owner == "finalize" and place.name == "_registry"
+
+
+def calling_back(program: Program, name: str, skipped: int) -> Iterator[Growth]:
+    """`weakref.finalize(obj, fn, loss)`: calls that keep their arguments for a function.
+
+    Args:
+        program: the user's files.
+        name: what is called; with its module where the last word alone says too little.
+        skipped: arguments before those that are kept.
+    """
+    last = name.rpartition(".")[2]
+    for source in program.sources:
+        for piece in program.naming(source, last):
+            for call in piece.calls():
+                written = dotted(call.func)
+                given = [*call.args[skipped:], *(keyword.value for keyword in call.keywords)]
+                likely = [arg for arg in given if looks_like_tensor(arg)]
+                bare = written == last and program.imports.is_imported(last, source)
+                meant = bare or written == name or written.endswith(f".{name}")
+                if given and meant:
+                    yield Growth(piece, "append", (likely or given)[0])
 
 
 def built_growth(program: Program, place: Place, stack: Sequence[Spot]) -> Growth | None:

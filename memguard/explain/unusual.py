@@ -22,6 +22,8 @@ _DROP_FRAMES = "drop the frames with error.with_traceback(None), or detach() wha
 def unusual_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy | None:
     """The remedy for a holder that the usual ones do not fit; None for all others."""
     if place.kind == "native":
+        if place.name == native.AT_EXIT:
+            return _at_exit(statement)
         return _NATIVE[place.name]()
     if place.kind == "state" and kind != "graph" and place.container in ("defaultdict", "dict"):
         return _stale_state(place)
@@ -218,6 +220,17 @@ def _autocast() -> Remedy:
     why = "inside a torch.autocast block every leaf that is cast is kept with its cast"
     alternative = "open the torch.autocast block inside the loop, or with cache_enabled=False"
     return Remedy(why, "torch.clear_autocast_cache()", alternative)
+
+
+def _at_exit(statement: Statement | None) -> Remedy:
+    why = "atexit keeps what each function is to be called with until the process ends"
+    line = line_of(statement)
+    value = line.find(statement.value) if line is not None and statement is not None else None
+    alternative = "register one function, once, before the loop"
+    if line is None or value is None or not looks_like_tensor(value):
+        return Remedy(why, None, f"give it .detach() tensors or .item() numbers, or {alternative}")
+    line.call_on(value, ".detach()")
+    return Remedy(why, line.result(), alternative)
 
 
 def _torchscript() -> Remedy:

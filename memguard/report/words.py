@@ -263,13 +263,19 @@ def forecast(told: Forecast | None, report: Report) -> str | None:
     return f"{memory} is full in about {plural(told.steps, 'step')}{soon} ({between}{limit})"
 
 
+def _forecast_of(finding: Finding, report: Report) -> str | None:
+    told = forecast(finding.forecast, report)
+    waiting = told is not None and finding.kind == "cycle"
+    return f"{told}, unless a collection comes first" if waiting else told
+
+
 def facts(report: Report, finding: Finding, *, with_total: bool) -> Facts:
     """The finding's numbers, one labelled line each."""
     lines: list[tuple[str, str | None]] = [
         ("created", _created(finding)),
         ("modules", _modules(finding) if len(finding.modules) > 1 or with_total else None),
         ("growth", growth(finding, with_total=with_total)),
-        ("forecast", forecast(finding.forecast, report)),
+        ("forecast", _forecast_of(finding, report)),
         ("evidence", clean(finding.reason, _SENTENCE) if finding.reason else None),
     ]
     return [(label, text) for label, text in lines if text]
