@@ -169,8 +169,8 @@ class Investigator:
         if holder in self._freed:
             case = replace(case, kind="cycle")
             size = self._freed[holder]
-            freed = tuple(map(cycles.collected, explanation.located))
-            explanation = replace(explanation, located=freed)
+            told = tuple(map(cycles.collected, explanation.located))
+            explanation = replace(explanation, located=told)
         return self._conclude(case, explanation, size, device)
 
     def date(self, node: Any) -> int | None:
