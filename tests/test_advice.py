@@ -397,6 +397,117 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         None,
     ),
     (
+        "coroutine that waits",
+        _place("pend", container="list", path="[...] local l", layers=("list", "coroutine")),
+        _statement("pend.append(work(loss))", "append", "work(loss)"),
+        "pend.append(work(loss.detach()))",
+    ),
+    (
+        "coroutine of two arguments that may be tensors or not",
+        _place("pend", container="list", path="[...] local l", layers=("list", "coroutine")),
+        _statement("pend.append(work(loss, batch))", "append", "work(loss, batch)"),
+        None,
+    ),
+    (
+        "generator that has the one before",
+        _place("g", container="generator", path=" local l", layers=("generator", "generator")),
+        _statement("g = gen(loss, g)", "carry", "gen(loss, g)"),
+        "g = gen(loss.detach(), g)",
+    ),
+    (
+        "partial that has the one before",
+        _place(
+            "f",
+            container="tuple",
+            path=" bound argument[...]",
+            layers=("partial", "tuple", "tuple"),
+        ),
+        _statement("f = functools.partial(add, (f, loss))", "accumulate", "loss"),
+        "f = functools.partial(add, (f, loss.detach()))",
+    ),
+    (
+        "lambda that has the one before",
+        _place("cb", container="tuple", path=" default l", layers=("function", "function")),
+        _statement("cb = lambda prev=cb, l=loss: l", "carry", "lambda prev=cb, l=loss: l"),
+        "cb = lambda prev=cb, l=loss.detach(): l",
+    ),
+    (
+        "list that is computed and assigned",
+        _place("hist", kind="attribute", container="list", path="[...]", layers=("list",)),
+        _statement("run.hist = older + newer", "attribute", "older + newer"),
+        "run.hist = [v.detach() for v in (older + newer)]",
+    ),
+    (
+        "dict that its maker goes on to use",
+        _place("adapted", container="dict", path="[...]['w']", layers=("dict", "dict")),
+        _statement("adapted[name] = params", "item", "params"),
+        "adapted[name] = {k: v.detach() for k, v in params.items()}",
+    ),
+    (
+        "dict that has other things as well",
+        _place("kept", container="list", path="[...]['w']", layers=("list", "dict"), mixed=True),
+        _statement("kept.append(row)", "append", "row"),
+        "kept.append({k: v.detach() if torch.is_tensor(v) else v for k, v in row.items()})",
+    ),
+    (
+        "carried list of pairs",
+        _place("states", container="list", path="[...][...]", layers=("list", "tuple")),
+        _statement("out, states = model(x, states)", "carry", "model(x, states)"),
+        None,
+    ),
+    (
+        "carried dict",
+        _place("state", container="dict", path="['h']", layers=("dict",)),
+        _statement("out, state = model(x, state)", "carry", "model(x, state)"),
+        "out, state = model(x, {k: v.detach() for k, v in state.items()})",
+    ),
+    (
+        "state carried beside a count",
+        _place("h", container="Tensor"),
+        _statement("h, seen = model(x, h, seen)", "carry", "model(x, h, seen)"),
+        "h, seen = model(x, h.detach(), seen)",
+    ),
+    (
+        "sum of what callers give as a tensor or a number",
+        _place("total", container="Tensor"),
+        _statement("self.total += v", "accumulate", "v", either=True, single=True),
+        "self.total += float(v)",
+    ),
+    (
+        "such a sum that goes on as a tensor",
+        _place("total", container="Tensor"),
+        _statement(
+            "total = total + v * n", "accumulate", "v * n", either=True, single=True, as_tensor=True
+        ),
+        "total = total + torch.as_tensor(v * n).detach()",
+    ),
+    (
+        "average of what callers give as a tensor or a number",
+        _place("mean", container="Tensor"),
+        _statement("mean = 0.9 * mean + 0.1 * v", "accumulate", "0.1 * v", either=True),
+        "mean = torch.as_tensor(0.9 * mean + 0.1 * v).detach()",
+    ),
+    (
+        "outputs that the loss is made of",
+        _place("aux", kind="attribute", expression="net.moe.aux", container="list", path="[...]"),
+        _statement("self.aux.append(gate)", "append", "gate", differentiated=True),
+        "del net.moe.aux[:]",
+    ),
+    (
+        "such outputs, by layer",
+        _place(
+            "feats",
+            expression="taps.feats",
+            container="list",
+            path="['1'][...]",
+            layers=("dict", "list"),
+        ),
+        _statement(
+            "self.feats.setdefault(name, []).append(out)", "append", "out", differentiated=True
+        ),
+        "for kept in taps.feats.values(): kept.clear()",
+    ),
+    (
         "call nobody can look into",
         _place("losses", container="list"),
         _statement("record(losses, loss)", "call"),
@@ -432,6 +543,33 @@ def test_graph_advice_names_the_cure(place: Place, statement: Statement) -> None
     assert "\n" not in told.advice
     assert told.why
     assert not told.why.endswith(".")
+
+
+def test_gradients_are_switched_off_in_the_thread_that_calls_the_model() -> None:
+    """Around the loop that starts the threads it would change nothing."""
+    statement = _statement("futures.append(f)", "append", "f", threaded="evaluate")
+    place = _place("futures", container="list", path="[...]._result", layers=("list", "Future"))
+
+    told = _advice(place, statement, evaluation=True)
+
+    assert "inside evaluate" in told.advice
+    assert "run the loop" not in told.advice
+
+
+@pytest.mark.parametrize(("kind", "word"), [("graph", "late or never"), ("cycle", "only")])
+def test_a_ctx_is_told_as_it_was_seen_to_be_freed(kind: str, word: str) -> None:
+    """What a collection has freed is not told to be out of the collector's reach."""
+    place = _place("y", kind="ctx", expression="ctx.y")
+    told = _advice(place, _statement("ctx.y = y", "attribute", "y"), kind)
+    assert word in told.why
+    assert told.fix == "ctx.save_for_backward(y)"
+
+
+def test_a_slice_is_cloned_before_anything_is_bounded() -> None:
+    """A bound alone would still keep all that each entry was cut from."""
+    place = _place("firsts", container="list", path="[...]", layers=("list",), partial=True)
+    told = _advice(place, _statement("firsts.append(x[0])", "append", "x[0]"), "tensor")
+    assert told.fix == "firsts.append(x[0].clone())"
 
 
 def test_nodes_are_not_told_to_be_detached() -> None:

@@ -72,6 +72,57 @@ CASES: list[tuple[str, str, dict[str, Any], str, str | None]] = [
         "0.1 * loss",
     ),
     (
+        "rows_sorted_by_a_function",
+        """
+        rows = []
+        for step in range(10):
+            loss = compute()
+            opt.step()  # at 0
+            rows = sorted(rows + [(step, loss)], key=lambda row: row[0])  # grows
+        """,
+        {"kind": "global", "name": "rows", "container": "list", "path": "[...][...]"},
+        "extend",
+        "(step, loss)",
+    ),
+    (
+        "rows_turned_over_or_added_to",
+        """
+        rows = []
+        for step in range(10):
+            loss = compute()
+            opt.step()  # at 0
+            rows = list(zip(*rows)) if turned else rows + [(step, loss)]  # grows
+        """,
+        {"kind": "global", "name": "rows", "container": "list", "path": "[...][...]"},
+        "extend",
+        "(step, loss)",
+    ),
+    (
+        "attribute_read_by_getattr",
+        """
+        for step in range(10):
+            loss = compute()
+            opt.step()  # at 0
+            compute.hist = getattr(compute, "hist", []) + [loss]  # grows
+        """,
+        {"kind": "attribute", "name": "hist", "container": "list", "path": "[...]"},
+        "extend",
+        "loss",
+    ),
+    (
+        "lambda_with_the_one_before_as_a_default",
+        """
+        cb = None
+        for step in range(10):
+            loss = compute()
+            opt.step()  # at 0
+            cb = lambda prev=cb, l=loss: l  # grows
+        """,
+        {"kind": "global", "name": "cb", "container": "tuple"},
+        "carry",
+        "lambda prev=cb, l=loss: l",
+    ),
+    (
         "carried_state",
         """
         def train(model, data):

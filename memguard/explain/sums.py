@@ -55,7 +55,7 @@ def accumulated(name: str, place: Place, statement: Statement, line: Line) -> Re
         leaves = list(attached_leaves(value))
         shown = leaves[0] if len(leaves) == 1 else value
         if statement.either:
-            return Remedy(why, _taking_both(line, value, statement.single), _NO_GRAD)
+            return _taking_both(why, line, value, statement.single)
         kept = called_on(line.text(shown), shown, ".detach()")
         numbers = isinstance(line.node, (ast.AugAssign, ast.Assign)) and _adds(line.node)
         detach_in(line, value, origin=statement.origin, single=statement.single, numbers=numbers)
@@ -77,12 +77,15 @@ def accumulated(name: str, place: Place, statement: Statement, line: Line) -> Re
     return Remedy(why, line.result(), number or _NO_GRAD)
 
 
-def _taking_both(line: Line, value: ast.expr, single: bool | None) -> str | None:
+def _taking_both(why: str, line: Line, value: ast.expr, single: bool | None) -> Remedy:
     """The line for a value that callers give as a tensor now and as a plain number then."""
     text = line.text(value)
-    number = single is True and line.numbers
-    line.replace(value, f"float({text})" if number else f"torch.as_tensor({text}).detach()")
-    return line.result()
+    tensor = f"torch.as_tensor({text}).detach()"
+    if single is True and line.numbers:
+        line.replace(value, f"float({text})")
+        return Remedy(why, line.result(), f"{tensor} to stay on the device")
+    line.replace(value, tensor)
+    return Remedy(why, line.result(), _NO_GRAD)
 
 
 def _own_results(line: Line, whole: ast.expr, name: str) -> list[ast.expr]:

@@ -5,6 +5,30 @@ from __future__ import annotations
 from holder_cases import TIGHT, Case
 
 CASES = {
+    "slices of large tensors": Case(
+        "firsts",
+        ("global firsts: list", "[...]: Tensor float32 [100]"),
+        ("firsts.append(torch.randn(400, 100)[0].clone())",),
+        """
+        firsts = []
+        for _ in range(40):
+            train_step(model, optimizer)
+            firsts.append(torch.randn(400, 100)[0])  # grows
+        """,
+        kind="tensor",
+        watch=TIGHT,
+    ),
+    "rows of numbers and losses, sorted": Case(
+        "rows",
+        ("global rows: list", "[...]: tuple"),
+        ("rows = sorted(rows + [(step, loss.item())], key=lambda row: row[0])",),
+        """
+        rows = []
+        for step in range(40):
+            loss = train_step(model, optimizer)
+            rows = sorted(rows + [(step, loss)], key=lambda row: row[0])  # grows
+        """,
+    ),
     "list in a dict in an attribute": Case(
         "self.history",
         ("local self: Trainer", ".history: dict", "['loss']: list"),

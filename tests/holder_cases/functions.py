@@ -7,6 +7,65 @@ from programs import IN_CONTEXT
 from holder_cases import Case
 
 CASES = {
+    "coroutines nobody awaits": Case(
+        "pend",
+        ("global pend: list", "coroutine", "local value: Tensor"),
+        ("pend.append(work(loss.detach()))",),
+        """
+        async def work(value):
+            return value.item()
+        pend = []
+        try:
+            for _ in range(40):
+                loss = train_step(model, optimizer)
+                pend.append(work(loss))  # grows
+        finally:
+            for waiting in pend:
+                waiting.close()
+        """,
+    ),
+    "generators, each with the one before": Case(
+        "g",
+        ("global g: generator", "local before: generator"),
+        ("g = walk(loss.detach(), g)",),
+        """
+        def walk(value, before):
+            yield value
+            yield before
+        g = None
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            g = walk(loss, g)  # grows
+            next(g)
+        """,
+    ),
+    "finalizers": Case(
+        "finalize._registry",
+        ("class finalize", "._registry: dict"),
+        ("weakref.finalize(model, str, loss.detach())",),
+        """
+        import weakref
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            weakref.finalize(model, str, loss)  # grows
+        """,
+    ),
+    "functions to be called at exit": Case(
+        "atexit",
+        ("no root in Python", "held by C++"),
+        ("atexit.register(said, loss.detach())",),
+        """
+        import atexit
+        def said(*args):
+            pass
+        try:
+            for _ in range(40):
+                loss = train_step(model, optimizer)
+                atexit.register(said, loss)  # grows
+        finally:
+            atexit.unregister(said)
+        """,
+    ),
     "closure": Case(
         "seen",
         ("global log: function", "closes over seen: list"),

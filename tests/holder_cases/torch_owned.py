@@ -184,6 +184,34 @@ CASES = {
         where="ctx of Gate",
         stays=IN_CPP,
     ),
+    "ctx that has its input and its output": Case(
+        "ctx.y",
+        ("GateBackward", ".y: Tensor"),
+        ("ctx.save_for_backward(y)",),
+        """
+        class Gate(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                y = x * torch.sigmoid(x)
+                ctx.x = x
+                ctx.y = y  # grows
+                return y
+            @staticmethod
+            def backward(ctx, g):
+                return g + ctx.x + ctx.y
+        import gc
+        gc.disable()
+        try:
+            for _ in range(40):
+                x, y = batch()
+                loss = (Gate.apply(model(x)) - y).pow(2).mean()
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+        finally:
+            gc.enable()
+        """,
+        where="ctx of Gate",
+        kind="cycle",
+    ),
     "pack hook that stores what it is given": Case(
         "packed",
         ("global packed: dict",),

@@ -5,6 +5,52 @@ from __future__ import annotations
 from holder_cases import Case
 
 CASES = {
+    "sums by name, of numbers and losses": Case(
+        "meters.sums['g']",
+        ("global meters: Meters", ".sums: defaultdict"),
+        ("self.sums[k] += float(v)",),
+        """
+        class Meters:
+            def __init__(self):
+                self.sums = collections.defaultdict(float)
+            def update(self, **kw):
+                for k, v in kw.items():
+                    self.sums[k] += v  # grows
+        meters = Meters()
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            meters.update(d=loss.item(), g=loss)
+        """,
+    ),
+    "weights that their maker goes on to use": Case(
+        "adapted",
+        ("global adapted: dict", "dict", "['w']: Tensor"),
+        ("adapted[step] = {k: v.detach() for k, v in params.items()}",),
+        """
+        adapted = {}
+        def adapt(step):
+            params = {"w": model.first.weight * 2}
+            adapted[step] = params  # grows
+            return params
+        for step in range(40):
+            x, y = batch()
+            loss = (x @ adapt(step)["w"].T).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    ),
+    "outputs the loss is made of": Case(
+        "model.aux",
+        ("global model: Net", ".aux: list"),
+        ("del model.aux[:]",),
+        """
+        model.aux = []
+        model.first.register_forward_hook(lambda m, args, out: model.aux.append(out))  # grows
+        for _ in range(40):
+            x, y = batch()
+            loss = (model(x) - y).pow(2).mean() + model.aux[-1].pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+    ),
     "local of a running function": Case(
         "total",
         ("thread MainThread", "frame epoch (train.py:", "local total: Tensor"),
