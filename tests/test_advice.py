@@ -352,7 +352,13 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "attribute of ctx",
         _place("gate", kind="ctx", expression="ctx.gate"),
         _statement("ctx.gate = gate", "attribute", "gate"),
-        "ctx.save_for_backward(gate)",
+        "ctx.save_for_backward(gate)  # and in backward: gate, = ctx.saved_tensors",
+    ),
+    (
+        "attribute of ctx beside what is saved already",
+        _place("gate", kind="ctx", expression="ctx.gate"),
+        _statement("ctx.gate = gate", "attribute", "gate", saved="x, w"),
+        "ctx.save_for_backward(x, w, gate)  # and in backward: *_, gate = ctx.saved_tensors",
     ),
     (
         "unbounded cache",
@@ -562,7 +568,7 @@ def test_a_ctx_is_told_as_it_was_seen_to_be_freed(kind: str, word: str) -> None:
     place = _place("y", kind="ctx", expression="ctx.y")
     told = _advice(place, _statement("ctx.y = y", "attribute", "y"), kind)
     assert word in told.why
-    assert told.fix == "ctx.save_for_backward(y)"
+    assert "ctx.save_for_backward(y)" in told.advice
 
 
 def test_a_slice_is_cloned_before_anything_is_bounded() -> None:

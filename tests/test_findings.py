@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from holder_cases import TIGHT
 from programs import Run
 
 from memguard.records import Finding
@@ -58,3 +59,24 @@ def test_activations_are_weighed(tmp_path: Path) -> None:
     assert finding.growth.per_step.bytes == expected
     assert finding.saved_bytes == expected * finding.growth.total.graphs
     assert finding.forecast is not None
+
+
+def test_tensors_are_counted_alike_throughout_a_report(tmp_path: Path) -> None:
+    """A step may leave several: summary and holder count them all, and weigh each step once."""
+    run = Run(
+        tmp_path,
+        """
+        kept = []
+        for _ in range(60):
+            train_step(model, optimizer)
+            kept.append(torch.randn(400, 100)[0])
+        """,
+        watch=TIGHT,
+    )
+    finding = run.report.findings[0]
+    holder = finding.holders[0]
+    assert finding.kind == "tensor"
+    # The slice, and what it was cut from.
+    assert holder.survivors == pytest.approx(2 * finding.growth.total.graphs, rel=0.5)
+    assert finding.summary.startswith(f"{holder.survivors:,} tensors ")
+    assert holder.bytes == pytest.approx(finding.growth.total.bytes, rel=0.1)

@@ -152,6 +152,7 @@ class Statement:
         holder: the holder as the statement has it where it is no variable: `globals()`.
         either: whether the value may be a plain number as well as a tensor, by what callers give.
         differentiated: whether the program goes backward through what the holder keeps.
+        saved: what the same function gives `ctx.save_for_backward` already: `x, weight`.
         threaded: the function that calls the model in threads of its own, by the running loop.
     """
 
@@ -171,4 +172,5 @@ class Statement:
     holder: str | None = None
     either: bool = False
     differentiated: bool = False
+    saved: str = ""
     threaded: str | None = None

@@ -99,11 +99,13 @@ def _ctx(place: Place, statement: Statement | None, *, collected: bool) -> Remed
     why = f"ctx.{place.name} keeps a tensor whose graph keeps ctx: a cycle through C++ that {freed}"
     value = statement.value if statement is not None else None
     name = value if value is not None and value.isidentifier() else place.name
-    fix = f"ctx.save_for_backward({name})" if name.isidentifier() else None
-    alternative = (
-        "one ctx.save_for_backward(a, b) call with all tensors, read back from ctx.saved_tensors"
-    )
-    return Remedy(why, fix, alternative)
+    saved = statement.saved if statement is not None else ""
+    # Backward has to be changed along with it: it still reads the attribute.
+    read = f"*_, {name}" if saved else f"{name},"
+    given = ", ".join(filter(None, (saved, name)))
+    fix = f"ctx.save_for_backward({given})  # and in backward: {read} = ctx.saved_tensors"
+    alternative = "one ctx.save_for_backward(a, b) call with all tensors where there are several"
+    return Remedy(why, fix if name.isidentifier() else None, alternative)
 
 
 def _cache(place: Place, statement: Statement | None) -> Remedy:

@@ -288,6 +288,7 @@ class _Finder:
             or used_as_tensor(source, self._place.name, piece.node),
             either=may_be_number(self._program, piece, growth.value),
             differentiated=self._differentiated(growth),
+            saved=special.saved_beside(piece) if self._place.kind == "ctx" else "",
             threaded=self._threaded(piece) if self._evaluation else None,
         )
 

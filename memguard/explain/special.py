@@ -12,7 +12,7 @@ from memguard.explain.loops import Region
 from memguard.explain.places import Place, Spot
 from memguard.explain.program import Program
 from memguard.explain.rewrite import looks_like_tensor
-from memguard.explain.syntax import Scope, bindings, dotted
+from memguard.explain.syntax import Piece, Scope, bindings, dotted
 from memguard.explain.verbs import APPENDING, EXTENDING, Growth
 
 _LOG_RECORD = re.compile(r"\.buffer\b.*\.args\b|\.args\[")
@@ -293,6 +293,13 @@ def ctx_growth(program: Program, place: Place) -> Growth | None:
                 # Keeping an output is what closes the circle through the graph.
                 found.append((other, not _uses(value, returned), Growth(piece, "attribute", value)))
     return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def saved_beside(piece: Piece) -> str:
+    """What the statement's function gives `save_for_backward`, which takes all in one call."""
+    calls = (call for other in piece.scope.pieces for call in other.calls())
+    found = [call for call in calls if dotted(call.func).endswith(".save_for_backward")]
+    return ", ".join(map(ast.unparse, found[0].args)) if found else ""
 
 
 def class_of(program: Program, place: Place) -> Scope | None:

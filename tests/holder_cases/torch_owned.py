@@ -187,7 +187,7 @@ CASES = {
     "ctx that has its input and its output": Case(
         "ctx.y",
         ("GateBackward", ".y: Tensor"),
-        ("ctx.save_for_backward(y)",),
+        ("ctx.save_for_backward(y)", "in backward: y, = ctx.saved_tensors"),
         """
         class Gate(torch.autograd.Function):
             @staticmethod
@@ -211,6 +211,7 @@ CASES = {
         """,
         where="ctx of Gate",
         kind="cycle",
+        stays=IN_CPP,
     ),
     "pack hook that stores what it is given": Case(
         "packed",
