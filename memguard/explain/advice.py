@@ -35,6 +35,8 @@ from memguard.explain.unusual import functions, is_function, linked, unusual_rem
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
 _FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
+# Modules that rewritten lines use and the user's file may not import.
+_MODULES = ("weakref", "traceback")
 _READ_ONLY = "keep .item() or .detach() of what is only read"
 _GROUPED = (("dict", "list"), ("defaultdict", "list"))
 # Methods that give a tensor's parts as a tuple.
@@ -81,7 +83,18 @@ def advise(
     if remedy is None:
         remedy = _graph_remedy(place, statement, after_backward)
         remedy = _without_graph(remedy, statement) if evaluation else remedy
+    remedy = _with_imports(remedy, statement)
     return Advice(remedy.why, remedy.fix, remedy.alternative, remedy.line())
+
+
+def _with_imports(remedy: Remedy, statement: Statement | None) -> Remedy:
+    """A line that uses a module says so, where the user's own does not use it."""
+    fix, code = remedy.fix or "", statement.code if statement is not None else ""
+    needed = [m for m in _MODULES if f"{m}." in fix and f"{m}." not in code]
+    told = f"{fix}  # import {needed[0]}" if needed else ""
+    if not told:
+        return remedy
+    return replace(remedy, fix=told, told=remedy.told and remedy.told.replace(fix, told))
 
 
 def _without_graph(remedy: Remedy, statement: Statement | None) -> Remedy:
