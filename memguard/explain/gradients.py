@@ -10,8 +10,8 @@ from memguard.explain.definitions import bind
 from memguard.explain.program import Program
 from memguard.explain.syntax import Piece, Scope, bindings, dotted, words
 
-# Names taken over from one another so often: a list, a loss made of it, the sum of losses.
-_ROUNDS = 4
+# Names followed for one holder; a value that goes everywhere is not followed further.
+_MOST_WORDS = 60
 _CUTTING = words("detach item tolist numpy data size numel dim shape keys")
 _PLAIN = words("len float int bool str repr print min max sorted range isinstance")
 # What is drawn from a memory of past steps has no graph that is still wanted.
@@ -39,27 +39,32 @@ def goes_backward(program: Program, home: Scope | None, name: str, growth: Piece
 
 
 class _Flow:
-    """The words that values of the holder go by, found round by round."""
+    """The words that values of the holder go by, each found by one before it."""
 
     def __init__(self, program: Program, first: _Word, growth: Piece) -> None:
         self._program = program
         self._words: set[_Word] = {first}
-        every = (scope for source in program.sources for scope in source.scopes)
-        self._pieces = [
-            piece
-            for scope in every
-            for piece in scope.pieces
-            if piece is not growth and not _without_grad(piece)
-        ]
+        self._new: list[_Word] = [first]
+        self._growth = growth
 
     def reaches_backward(self) -> bool:
-        for _ in range(_ROUNDS):
-            before = len(self._words)
-            for piece in self._pieces:
-                self._words.update(self._handed_on(piece))
-            if len(self._words) == before:
-                break
-        return any(self._ends_in(piece) for piece in self._pieces)
+        """Whether any of the words gets into what goes backward."""
+        while self._new and len(self._words) < _MOST_WORDS:
+            _, name = self._new.pop(0)
+            for source in list(self._program.sources):
+                for piece in self._program.naming(source, name):
+                    if piece is self._growth or _without_grad(piece):
+                        continue
+                    if self._ends_in(piece):
+                        return True
+                    self._add(self._handed_on(piece))
+        return False
+
+    def _add(self, found: Iterator[_Word]) -> None:
+        for word in list(found):
+            if word not in self._words:
+                self._words.add(word)
+                self._new.append(word)
 
     def _handed_on(self, piece: Piece) -> Iterator[_Word]:
         node, scope = piece.node, piece.scope
