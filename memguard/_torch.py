@@ -308,17 +308,21 @@ def leaf_of(node: Node) -> torch.Tensor | None:
 def storage_of(tensor: torch.Tensor) -> tuple[int, int]:
     """(key, bytes) of the tensor's storage; equal keys are one storage.
 
-    Sparse tensors count their indices and values; wrappers without storage count as (0, 0).
+    Sparse tensors count their indices and values. Wrappers without storage count as (0, 0), as do
+    tensors that a compiler traces with, whose sizes are symbols.
     """
     try:
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            return storage._cdata, storage.nbytes()
-        if tensor.layout is torch.sparse_coo:
-            return id(tensor), _flat_bytes(tensor._indices()) + _flat_bytes(tensor._values())
-        return id(tensor), tensor.numel() * tensor.element_size()
+            key, size = storage._cdata, storage.nbytes()
+        elif tensor.layout is torch.sparse_coo:
+            size = _flat_bytes(tensor._indices()) + _flat_bytes(tensor._values())
+            key = id(tensor)
+        else:
+            key, size = id(tensor), _flat_bytes(tensor)
     except (RuntimeError, NotImplementedError, AttributeError):
         return 0, 0
+    return (key, size) if type(size) is int else (0, 0)
 
 
 def _flat_bytes(tensor: torch.Tensor) -> int:
