@@ -193,6 +193,16 @@ class Investigator:
         self._census.collected_at = collected_at
         return True
 
+    def _rule_elsewhere(self, located: Located, count: int, ruling: Ruling) -> Ruling:
+        """The ruling on what a function of another thread holds."""
+        if count < UNTOLD:
+            return Ruling("hold", "another thread holds them", UNTOLD)
+        if located.thread not in self._canaries.callers:
+            return ruling
+        # It has a loop of its own: how many of this one's steps go by says nothing of that one's,
+        # and an exception here would end the wrong loop.
+        return Ruling("warning", "they grow in another thread's loop", 2 * count)
+
     def unexplained(self, case: Case) -> Outcome:
         """The outcome when explaining failed: what was counted is still told."""
         return self._conclude(case, Explanation(complete=False), 0, "cpu", unnamed.FAILED)
@@ -244,9 +254,8 @@ class Investigator:
                 case.kind == "cycle" and self._collector_idle(case, explanation),
             )
         )
-        if ruling.action == "leak" and count < UNTOLD and _is_elsewhere(first):
-            # Another thread has steps of its own, which this loop's do not count.
-            ruling = Ruling("hold", "another thread holds them", UNTOLD)
+        if ruling.action == "leak" and _is_elsewhere(first):
+            ruling = self._rule_elsewhere(first, count, ruling)
         if ruling.action == "leak" and _overwrites(first):
             doubt = self._entries.doubt(mark, count, first.place.length, self._window)
             ruling = doubt or ruling
@@ -340,7 +349,7 @@ def _overwrites(located: Located | None) -> TypeGuard[Located]:
     )
 
 
-def _is_elsewhere(located: Located | None) -> bool:
+def _is_elsewhere(located: Located | None) -> TypeGuard[Located]:
     """Whether a function that runs in another thread holds it."""
     if located is None or located.thread is None:
         return False

@@ -303,6 +303,7 @@ class WatchedLoop:
             # The usual case without the detours that containers need.
             plain = type(output) is _torch.Tensor
             self._canaries.place(step, (output,) if plain else attached_outputs(output))
+        self._canaries.note_caller()
         self._creation.note(step, "")
 
     def _end_step(self) -> None:

@@ -135,3 +135,38 @@ def watched_steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     with memguard.watch(model, optimizer):
         for step in range(12):
             train_step(MLP, model, optimizer, step)
+
+
+@pytest.mark.filterwarnings("ignore::memguard.LeakWarning")
+def test_what_grows_in_another_threads_loop_stops_nobody(tmp_path: Path) -> None:
+    """A long rollout there is some steps of its own; an exception here would end the wrong loop."""
+    run = Run(
+        tmp_path,
+        """
+        turn, done = threading.Semaphore(0), threading.Semaphore(0)
+        def play():
+            losses = []
+            for _ in range(150):
+                turn.acquire()
+                losses.append(player(torch.ones(2, 8)).sum())  # grows
+                done.release()
+            learner.zero_grad(); torch.stack(losses).sum().backward(); learner.step()
+        thread = threading.Thread(target=play)
+        thread.start()
+        try:
+            for _ in range(150):
+                turn.release(); done.acquire()
+                train_step(model, optimizer)
+        finally:
+            for _ in range(150): turn.release()
+            thread.join()
+        """,
+        watch="""
+player = nn.Linear(8, 1)
+learner = torch.optim.SGD(player.parameters(), lr=0.1)
+guard = memguard.watch(model, optimizer, player, learner)
+""",
+    )
+    assert not run.stopped
+    [finding] = run.report.findings
+    assert (finding.severity, finding.holders[0].name) == ("warning", "losses")

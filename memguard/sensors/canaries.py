@@ -8,6 +8,7 @@ returned, therefore tells whether the step's graph was let go.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ MAX_TOUCHED = 1000
 
 # and no more nodes than this have been touched by looks into graphs that are still alive.
 MAX_LOOKED = 8000
+
+# Threads that are remembered; of a server that has one for each request these stand for all.
+MAX_CALLERS = 256
 
 # A step needs few: the rest is left for the steps to come.
 MAX_A_STEP = 16
@@ -50,14 +54,25 @@ class Canaries:
 
     Attributes:
         full: whether no more nodes may be touched before some have died.
+        callers: threads in which a model was called, as far as they were looked at.
     """
 
-    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "_token", "cohorts", "full")
+    __slots__ = (
+        "_in_latest",
+        "_latest",
+        "_looked",
+        "_room",
+        "_token",
+        "callers",
+        "cohorts",
+        "full",
+    )
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
         self.cohorts = Cohorts(window, MAX_TOUCHED)
         self.full = False
+        self.callers: set[int] = set()
         self._room = MAX_TOUCHED
         self._token = object()
         self._latest, self._in_latest = -1, 0
@@ -87,6 +102,11 @@ class Canaries:
         self._room -= 1
         if self._room <= 0:
             self._weigh()
+
+    def note_caller(self) -> None:
+        """A model was called in this thread."""
+        if len(self.callers) < MAX_CALLERS:
+            self.callers.add(threading.get_ident())
 
     def step_of(self, node: Any) -> int | None:
         """The step of a node that has a canary of this guard's; None for other nodes."""
