@@ -1,7 +1,8 @@
 """A long run of tiny steps: whether anything gathers in a guard that warns now and then.
 
     python benchmarks/soak.py                     # a million steps, some minutes
-    python benchmarks/soak.py --steps 12000       # what the tests run
+    python benchmarks/soak.py --steps 100000      # what CI runs beside the rest
+    python benchmarks/soak.py --steps 6000        # what the tests run
 
 Trains a small model with an evaluation after every fifty steps. Now and then it keeps losses in one
 of three ways (an attribute, a global list, a running sum), long enough to be warned about, and lets
