@@ -74,7 +74,7 @@ class WatchedLoop:
         self._census = Census(settings.window, self._may_look)
         self._creation = Creation()
         self._audit = Audit(self._canaries, self._creation.note)
-        self._sources = Sources(self, self.clock, self._tape)
+        self._sources = Sources(self, self.clock, self._tape, self.governor)
         self.cases = Cases(
             settings,
             self.clock,

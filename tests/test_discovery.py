@@ -13,7 +13,10 @@ from torch import nn
 
 import memguard
 from memguard import LeakError, watching
+from memguard.clock import discovery
+from memguard.clock.searches import FREE_SEARCHES, Searches
 from memguard.guard import Guard
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 
 Step = Callable[[torch.Tensor], None]
@@ -260,6 +263,76 @@ def test_a_model_that_takes_anothers_place_is_judged(process: Guard) -> None:
 
     assert caught.value.report.findings[0].holders[0].name == "answers"
     assert not torch.nn.modules.module._global_forward_hooks
+
+
+# --- what a search of the heap costs ---
+
+
+def attack() -> None:
+    """One optimizer for a sample, as adversarial attacks and meta-learning make them."""
+    delta = torch.zeros(2, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([delta], lr=0.1)
+    delta.sum().backward()
+    optimizer.step()
+
+
+def trial() -> None:
+    """One model for a request, without any optimizer."""
+    model = Net().eval()
+    with torch.no_grad():
+        model(torch.randn(2, 4))
+
+
+@pytest.mark.parametrize("turn", [attack, trial])
+def test_a_sweep_is_not_searched_turn_by_turn(
+    process: Guard, turn: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is new at every turn makes a few searches; any other, time has to pay for."""
+    searches: list[int] = []
+    monkeypatch.setattr(discovery, "find", lambda: searches.append(1) or ([], []))
+    monkeypatch.setattr(Governor, "earns", lambda *_: False)
+    for _ in range(50):
+        turn()
+
+    assert len(searches) == FREE_SEARCHES
+
+
+def test_an_optimizer_is_heard_though_its_model_waits_for_a_search(
+    process: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps count at once; the search is made up for when it can be afforded."""
+    searches: list[int] = []
+    affordable = False
+    monkeypatch.setattr(Searches, "are_affordable", lambda _: affordable)
+    monkeypatch.setattr(discovery, "find", lambda: searches.append(1) or ([], []))
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    for turn in range(4):
+        affordable = turn == 3
+        assert (process.report().clock["optimizer_steps"], searches) == (turn, [])
+        model.weight.sum().backward()
+        optimizer.step()
+
+    assert searches == [1]
+
+
+def test_a_search_waits_until_time_has_paid_for_it() -> None:
+    """After the free ones each needs a hundred times what the last one took."""
+    now = [0.0]
+    governor = Governor(0.01, clock=lambda: now[0])
+    searches = Searches(governor, clock=lambda: now[0])
+
+    def search() -> None:
+        now[0] += 0.5
+
+    for _ in range(FREE_SEARCHES):
+        assert searches.are_affordable()
+        searches.make(search)
+    now[0] += 49.0
+    assert not searches.are_affordable()
+    now[0] += 1.0
+    assert searches.are_affordable()
+    assert governor.sensing == pytest.approx(0.5 * FREE_SEARCHES)
 
 
 # --- one process, one guard ---

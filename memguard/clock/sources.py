@@ -11,6 +11,7 @@ from memguard import _events, _hooks, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
+from memguard.clock.searches import Budget, Searches
 from memguard.clock.tape import (
     BACKWARD,
     EVALUATION,
@@ -78,7 +79,7 @@ class _Root:
 class Sources:
     """The hooks of one guard; holds modules and optimizers weakly."""
 
-    def __init__(self, listener: Listener, clock: Clock, tape: Tape) -> None:
+    def __init__(self, listener: Listener, clock: Clock, tape: Tape, budget: Budget) -> None:
         self._listener = listener
         self._clock = clock
         self._tape = tape
@@ -94,6 +95,9 @@ class Sources:
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
         self._discovered = False
+        self._searches = Searches(budget)
+        # Whether something new was met that no search has looked around yet.
+        self._is_search_due = False
         # Identities of the modules that the last discovery saw.
         self._met: set[int] = set()
         self._undo_first_call: Undo | None = None
@@ -123,6 +127,7 @@ class Sources:
     def discover(self) -> None:
         """Look through the heap for root modules and optimizers not yet known."""
         self._discovered = True
+        self._is_search_due = False
         modules, optimizers = discovery.find()
         for module in modules:
             if len(self._roots) < discovery.MAX_ROOTS:
@@ -224,6 +229,8 @@ class Sources:
             tape.events.append(packed(OPTIMIZER, key))
             return
         self._stop_waiting()
+        if self._is_search_due:
+            self._safely(self._search)
         self.mark_stepped(key)
         self._listener.on_optimizer(optimizer)
 
@@ -235,12 +242,15 @@ class Sources:
 
     def _judge(self, optimizer: Any) -> _Verdict:
         """Whether an optimizer that steps for the first time is watched."""
-        if self._everything:
-            self.discover()
         verdict = self._everything or self._concerns(optimizer)
         if len(self._verdicts) > 1000:  # a sweep that makes optimizers without end
             self._verdicts = {k: v for k, v in self._verdicts.items() if v[0]() is not None}
         known = self._verdicts[id(optimizer)] = weakref.ref(optimizer), verdict
+        if self._everything:
+            # It is watched for sure, and what it trains may be new. A search that is too dear now
+            # is made at a later step, of whatever optimizer.
+            self._is_search_due = True
+            self._search()
         return known
 
     def _concerns(self, optimizer: Any) -> bool:
@@ -259,7 +269,7 @@ class Sources:
         if self._tape.takes(GRADIENT if is_gradient else BACKWARD):
             return
         if not self._discovered:
-            self._safely(self.discover)
+            self._safely(self._search)
         self._stop_waiting()
         self._listener.on_backward(roots, is_gradient)
 
@@ -267,7 +277,12 @@ class Sources:
         # A transform or a metric may be called long before the model exists: go on waiting until a
         # module that can give a beat has been called.
         if self._here is _hooks.here and id(module) not in self._met:
-            self._safely(self.discover)
+            self._safely(self._search)
+
+    def _search(self) -> None:
+        """Look through the heap for what is new, if that is affordable now."""
+        if self._searches.are_affordable():
+            self._searches.make(self.discover)
 
     def _safely(self, work: Callable[..., _Result], *args: Any) -> _Result | None:
         """Do what looks into the user's objects; its failure is the listener's to note."""
