@@ -49,6 +49,8 @@ class Guard:
         self._is_process = False
         # Whether a variable alone made it: then nothing is said or written before a step has ended.
         self.is_quiet = False
+        # Whether `watch` without objects has found it, in a loop at every turn.
+        self._is_met_alone = False
         # Whether a leak was raised into the program.
         self.has_raised = False
         self._ledger = Ledger()
@@ -230,7 +232,7 @@ class Guard:
         self._loop.parts.do("start", self._loop.begin, process)
         self._loop.parts.do("post-mortem", self._post_mortem.prepare)
         self._loop.asides.looked = self._post_mortem.look
-        self.adopt(modules, optimizers)
+        self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
         self._attend(process)
 
     def _tell_problems(self) -> None:
@@ -248,9 +250,12 @@ class Guard:
             dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
             self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
 
-    def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
-        """Watch these as well."""
-        self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
+    def adopt(self, modules: list[Any], optimizers: list[Any]) -> bool:
+        """Watch these as well; whether any of them is new to it, or it is asked without any."""
+        if not (modules or optimizers):
+            is_met, self._is_met_alone = self._is_met_alone, True
+            return not is_met
+        return bool(self._loop.parts.do("hooks", self._loop.watch, modules, optimizers))
 
     def await_word(self, is_said: bool | None) -> None:
         """The program says itself when a step has ended (True), does not, or may do so (None)."""

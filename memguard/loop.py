@@ -105,9 +105,9 @@ class WatchedLoop:
         if process:
             self._sources.watch_process()
 
-    def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
-        """Listen to these as well."""
-        self._sources.watch(modules, optimizers)
+    def watch(self, modules: list[Any], optimizers: list[Any]) -> bool:
+        """Listen to these as well; whether any of them is new."""
+        return self._sources.watch(modules, optimizers)
 
     def await_word(self, is_said: bool | None) -> None:
         """Wait with judging forwards for a step that the program's text says itself, or may say."""

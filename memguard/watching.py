@@ -95,26 +95,28 @@ def watch(
         "watchdog": watchdog,
         "source": source,
     }
-    settings = Settings.read(given)
+    asked = _asked(given)
     modules, optimizers = sorted_out(objects, "memguard.watch")
     key = tuple(sorted({id(item) for item in [*modules, *optimizers]}))
     known = _guards.get(key)
     if known is not None and key:
-        if _has_other_settings(known, given, settings):
+        if _has_other_settings(known, asked):
             raise SettingsError(
                 "memguard.watch: these objects are already watched with other settings; "
                 "close() that guard first"
             )
         return known
     if _process_guard is not None and not _process_guard.closed:
-        if not (_process_guard.is_quiet and _has_other_settings(_process_guard, given, settings)):
+        if not (_process_guard.is_quiet and _has_other_settings(_process_guard, asked)):
             # One guard tells of the whole process already. Before `memguard run` the program's own
             # settings stand back.
-            _process_guard.adopt(modules, optimizers)
-            _await_word(_process_guard, optimizers)
+            if _process_guard.adopt(modules, optimizers):
+                # Once: a loop that asks at every turn would put off its own judgement.
+                _await_word(_process_guard, optimizers)
             return _process_guard
         # Switched on by the variable alone: what the program asks for comes first.
         _process_guard.finish(write=False)
+    settings = Settings.read(given)
     guard = Guard(settings)
     if settings.off:
         guard.abandon()
@@ -143,8 +145,25 @@ def _await_word(guard: Guard, optimizers: list[Any]) -> None:
     guard.await_word(is_said)
 
 
-def _has_other_settings(guard: Guard, given: Mapping[str, Any], settings: Settings) -> bool:
-    return any(value is not None for value in given.values()) and guard.settings != settings
+def _asked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are given, as they are read; without a look at anything else.
+
+    A call inside the loop comes by here at every turn.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if not names:
+        return {}
+    settings = Settings.read(given, environ={}, pyproject=None)
+    return {name: getattr(settings, name) for name in names}
+
+
+def _has_other_settings(guard: Guard, asked: Mapping[str, Any]) -> bool:
+    return any(_differs(getattr(guard.settings, name), value) for name, value in asked.items())
+
+
+def _differs(known: Any, asked: Any) -> bool:
+    # A function that is written in the call is another one at every turn.
+    return not (callable(known) and callable(asked)) and bool(known != asked)
 
 
 def process_guard() -> Guard | None:

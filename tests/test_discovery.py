@@ -368,6 +368,45 @@ def test_a_watch_in_the_program_is_the_same_guard(process: Guard) -> None:
     assert not process.closed
 
 
+def test_a_watch_inside_the_loop_costs_no_search(
+    process: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the guard has met is not met again, so no optimizer is judged a second time."""
+    searches: list[int] = []
+    monkeypatch.setattr(discovery, "find", lambda: searches.append(1) or ([], []))
+    model = Net()
+    optimizer = sgd(model)
+    made = []
+    for _ in range(4):
+        assert memguard.watch(model, optimizer) is process
+        model(torch.randn(2, 4)).mean().backward()
+        optimizer.step()
+        made.append(len(searches))
+
+    assert process.report().clock["optimizer_steps"] == 4
+    assert made == [made[0]] * 4
+
+
+def test_a_watch_inside_the_loop_is_judged_though_the_guard_goes_elsewhere(process: Guard) -> None:
+    """It waits for the loop's own word once, not at every turn anew."""
+    model, kept = nn.Linear(4, 1).eval(), []
+    with pytest.raises(LeakError):
+        for _ in range(400):
+            guard = memguard.watch(model)
+            str(guard)
+            kept.append(model(torch.randn(1, 4)))
+
+
+def test_a_watch_without_objects_waits_for_the_loops_word_once(process: Guard) -> None:
+    """Inside a loop that never says it, forwards are judged after all."""
+    model, kept = nn.Linear(4, 1).eval(), []
+    with pytest.raises(LeakError):
+        for _ in range(400):
+            guard = memguard.watch()
+            str(guard)
+            kept.append(model(torch.randn(1, 4)))
+
+
 @pytest.mark.parametrize("action", ["warn", "off"])
 def test_a_watch_with_settings_of_its_own_comes_first(process: Guard, action: str) -> None:
     """A keyword wins over the environment: the guard that only a variable began gives way."""

@@ -12,7 +12,7 @@ from models import TASKS, evaluate, hooks_of, train_step
 from torch import Tensor, nn
 
 import memguard
-from memguard import LeakError, LeakWarning, SettingsError, UsageError
+from memguard import LeakError, LeakWarning, SettingsError, UsageError, settings
 from memguard.guard import Guard
 
 MLP = TASKS[0]
@@ -112,6 +112,27 @@ def test_other_settings_for_watched_objects_are_refused() -> None:
         assert memguard.watch(model, optimizer, action="warn", window=3) is guard
         with pytest.raises(SettingsError, match="already watched with other settings"):
             memguard.watch(model, optimizer, action="raise")
+
+
+def test_a_function_written_in_the_call_is_no_other_setting() -> None:
+    """A lambda is a new one at every turn of the loop; whether there is one still counts."""
+    model, _ = MLP.set_up()
+    with memguard.watch(model, on_leak=lambda report: None) as guard:
+        assert memguard.watch(model, on_leak=lambda report: None) is guard
+        with pytest.raises(SettingsError, match="already watched with other settings"):
+            memguard.watch(model, on_step=lambda figures: None)
+
+
+def test_a_call_inside_the_loop_reads_no_settings_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is watched already is found by the objects; keywords are compared by themselves."""
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer, window=3) as guard:
+        monkeypatch.setattr(settings, "_from_environment", None)
+        monkeypatch.setattr(settings, "_nearest_pyproject", None)
+        assert memguard.watch(model, optimizer) is guard
+        monkeypatch.undo()
+        monkeypatch.setattr(settings, "_nearest_pyproject", None)
+        assert memguard.watch(model, optimizer, window=3) is guard
 
 
 def test_an_optimizer_of_another_library_is_accepted() -> None:

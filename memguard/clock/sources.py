@@ -85,6 +85,8 @@ class Sources:
         self._tape = tape
         self._here = _hooks.here
         self._roots: dict[int, weakref.ref[Any]] = {}
+        # What `watch` was asked for, by identity.
+        self._named: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._beating: set[int] = set()
         self._undo: list[Undo] = []
         self._root_undo: dict[int, Undo] = {}
@@ -104,8 +106,14 @@ class Sources:
 
     # --- what is watched ---
 
-    def watch(self, modules: list[Any], optimizers: list[Any]) -> None:
-        """Listen to these, and to any optimizer that steps the modules' parameters."""
+    def watch(self, modules: list[Any], optimizers: list[Any]) -> bool:
+        """Listen to these, and to any optimizer that steps the modules' parameters.
+
+        Returns whether any of them is new; it may be asked again at every turn of a loop.
+        """
+        named = self._named
+        if all(named.get(id(item)) is item for item in (*modules, *optimizers)):
+            return False
         for module in discovery.callable_roots(modules):
             self._add_root(module)
         for optimizer in optimizers:
@@ -115,6 +123,8 @@ class Sources:
         self._verdicts.clear()
         if not self._undo and (modules or optimizers):
             self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
+        named.update((id(item), item) for item in (*modules, *optimizers))
+        return True
 
     def watch_process(self) -> None:
         """Listen to whatever module, optimizer or backward this process turns out to use."""
@@ -347,6 +357,7 @@ class Sources:
         self._beating.clear()
         self._heard.clear()
         self._optimizers.clear()
+        self._named.clear()
         self._verdicts.clear()
         self._stepped_now.clear()
         self._stepped_before.clear()
