@@ -15,6 +15,7 @@ from memguard._kinds import is_out_of_memory
 from memguard._torch import Undo
 from memguard.asking import answer_with
 from memguard.errors import LeakError
+from memguard.explain.stepping import Said
 from memguard.figures import environment
 from memguard.ledgers import Ledger
 from memguard.loop import WatchedLoop
@@ -257,9 +258,9 @@ class Guard:
             return not is_met
         return bool(self._loop.parts.do("hooks", self._loop.watch, modules, optimizers))
 
-    def await_word(self, is_said: bool | None) -> None:
-        """The program says itself when a step has ended (True), does not, or may do so (None)."""
-        self._loop.await_word(is_said)
+    def await_word(self, said: Said) -> None:
+        """How far the program's text says itself when a step has ended."""
+        self._loop.await_word(said)
 
     def abandon(self) -> None:
         """Fall silent in a forked child, where the hooks and marks of the parent's guard are."""

@@ -11,10 +11,11 @@ from memguard import _torch, threads
 from memguard.asides import Asides
 from memguard.cases import Cases
 from memguard.clock import discovery
-from memguard.clock.beats import WORD_EXPECTED, WORD_POSSIBLE, Clock
+from memguard.clock.beats import WORD_AWAITED, Clock
 from memguard.clock.sources import Sources
 from memguard.clock.tape import MANUAL, OPTIMIZER, Tape
 from memguard.creation import Creation
+from memguard.explain.stepping import Said
 from memguard.figures import Figures
 from memguard.judge.chains import Look
 from memguard.memory import Memory
@@ -109,10 +110,9 @@ class WatchedLoop:
         """Listen to these as well; whether any of them is new."""
         return self._sources.watch(modules, optimizers)
 
-    def await_word(self, is_said: bool | None) -> None:
+    def await_word(self, said: Said) -> None:
         """Wait with judging forwards for a step that the program's text says itself, or may say."""
-        if is_said is not False:
-            self.clock.await_word(WORD_EXPECTED if is_said else WORD_POSSIBLE)
+        self.clock.await_word(WORD_AWAITED[said])
 
     def fall_silent(self) -> None:
         """Hear nothing any more."""

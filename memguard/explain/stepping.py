@@ -9,36 +9,47 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from types import FrameType
+from typing import Literal
 
 from memguard.explain.syntax import Piece, Scope, Source, read_source
 
 _WATCH, _STEP = "watch", "step"
 
+# `sometimes` is within a branch, which may never be taken; `perhaps` means that the text does not
+# tell: there is none, or the guard goes where it does not show.
+Said = Literal["always", "sometimes", "perhaps", "never"]
 
-def says_step(frame: FrameType) -> bool | None:
+
+def says_step(frame: FrameType) -> Said:
     """Whether `step` is asked of what the running call of `watch` in a frame gives.
+
+    Takes some milliseconds, once for each file.
 
     Args:
         frame: the frame that calls `watch`.
-
-    Returns:
-        None where the text does not tell: there is none, or the guard goes where it does not show.
-        Takes some milliseconds, once for each file.
     """
     source = read_source(frame.f_code.co_filename)
     piece = None if source is None else _statement(source, frame.f_lineno)
     if source is None or piece is None:
-        return None
+        return "perhaps"
     bound = _bound_by(piece)
-    if isinstance(bound, bool) or bound is None:
-        return bound
+    if bound is None:
+        return "perhaps"
+    if isinstance(bound, bool):
+        return "always" if bound else "never"
     is_local = isinstance(bound, ast.Name) and piece.scope.is_function
-    stepped, is_handed_on = _uses(source, bound, piece.scope if is_local else source.module)
-    if stepped:
-        return True
-    # Attributes, and variables of modules that are imported, are at hand in other files, too.
-    is_at_hand = isinstance(bound, ast.Attribute) or not (is_local or _is_main(frame))
-    return None if is_handed_on or is_at_hand else False
+    stepping, is_handed_on = _uses(source, bound, piece.scope if is_local else source.module)
+    if stepping:
+        is_certain = any(not _is_in_branch(one, piece, bound) for one in stepping)
+        return "always" if is_certain else "sometimes"
+    if isinstance(bound, ast.Attribute):
+        # Whoever has the object has the guard. Its class is the one to ask it for a step, though;
+        # where its file asks nothing at all for one, nobody is expected to.
+        is_at_hand = _asks_for_steps(source)
+    else:
+        # A variable of a module that is imported is at hand in other files.
+        is_at_hand = not (is_local or _is_main(frame))
+    return "perhaps" if is_handed_on or is_at_hand else "never"
 
 
 def _is_main(frame: FrameType) -> bool:
@@ -86,25 +97,63 @@ def _bound_by(piece: Piece) -> ast.Name | ast.Attribute | bool | None:
     return target if isinstance(target, (ast.Name, ast.Attribute)) else None
 
 
-def _uses(source: Source, bound: ast.Name | ast.Attribute, home: Scope) -> tuple[bool, bool]:
-    """Whether the bound name is asked for `step` in a scope, and whether the guard is handed on."""
-    stepped = is_handed_on = False
+def _uses(source: Source, bound: ast.Name | ast.Attribute, home: Scope) -> tuple[list[Piece], bool]:
+    """Statements of a scope that ask the bound name for `step`; whether the guard is handed on."""
+    stepping: list[Piece] = []
+    is_handed_on = False
     for scope in source.scopes:
         if home not in scope.chain():
             continue
-        for parent, node in (pair for piece in scope.pieces for pair in _pairs(piece)):
+        for piece, parent, node in _pairs(scope):
             if not _is_same(node, bound) or not isinstance(getattr(node, "ctx", None), ast.Load):
                 continue
             if isinstance(parent, ast.Attribute):
-                stepped = stepped or parent.attr == _STEP
+                if parent.attr == _STEP:
+                    stepping.append(piece)
             elif not isinstance(parent, ast.withitem):
                 is_handed_on = True
-    return stepped, is_handed_on
+    return stepping, is_handed_on
 
 
-def _pairs(piece: Piece) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Every expression of a statement after what it is directly part of."""
-    return ((node, part) for node in piece.nodes() for part in ast.iter_child_nodes(node))
+def _pairs(scope: Scope) -> Iterator[tuple[Piece, ast.AST, ast.AST]]:
+    """(statement, expression, part of it) of every expression directly in a scope."""
+    for piece in scope.pieces:
+        for node in piece.nodes():
+            for part in ast.iter_child_nodes(node):
+                yield piece, node, part
+
+
+def _is_in_branch(piece: Piece, watching: Piece, bound: ast.Name | ast.Attribute) -> bool:
+    """Whether a statement may never run although `watch` did: a flag decides.
+
+    Being the main program, or having a guard at all, is none; nor is what decides on both.
+    """
+    for around in piece.parents:
+        if around in watching.parents:
+            continue
+        if isinstance(around, ast.Match) or _is_handled(piece, around):
+            return True
+        if isinstance(around, ast.If):
+            parts = list(ast.walk(around.test))
+            if not any(_is_same(part, bound) or _is_dunder_name(part) for part in parts):
+                return True
+    return False
+
+
+def _is_handled(piece: Piece, around: ast.stmt) -> bool:
+    """Whether a statement stands in an `except` of a `try` around it."""
+    handlers = around.handlers if isinstance(around, ast.Try) else ()
+    return any(piece.node in ast.walk(handler) for handler in handlers)
+
+
+def _is_dunder_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "__name__"
+
+
+def _asks_for_steps(source: Source) -> bool:
+    """Whether anything at all in a file is asked for `step`."""
+    nodes = (node for scope in source.scopes for piece in scope.pieces for node in piece.nodes())
+    return any(isinstance(node, ast.Attribute) and node.attr == _STEP for node in nodes)
 
 
 def _is_same(node: ast.AST, bound: ast.Name | ast.Attribute) -> bool:
