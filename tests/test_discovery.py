@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import memguard
-from memguard import LeakError, watching
+from memguard import LeakError, _process, watching
 from memguard.clock import discovery
 from memguard.clock.searches import FREE_SEARCHES, Searches
 from memguard.guard import Guard
@@ -447,3 +448,36 @@ def test_what_steps_says_what_was_passed_over_and_writes(
 
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
     assert capfd.readouterr().err == f"memguard: {problem}\n"
+
+
+class Halve(nn.Module):
+    """A transform, as torchvision's are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+
+@pytest.mark.parametrize(("model", "steps"), [(Halve(), 0), (nn.Linear(4, 1), 40)])
+def test_a_loaders_worker_takes_no_transform_for_a_loop(
+    model: nn.Module, steps: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process that multiprocessing made, only what has parameters is evaluated there."""
+    monkeypatch.setattr("multiprocessing.process.parent_process", lambda: object())
+    settings = Settings(report=str(tmp_path / "report.json"))
+    guard = watching.guard_process(settings, quiet=True)
+    kept = [nn.Sequential(model).eval()]
+    for _ in range(40):
+        kept[0](torch.randn(4))
+    guard.finish()
+
+    assert guard.steps == steps
+    assert len(list(tmp_path.iterdir())) == bool(steps)
+
+
+def test_a_spawned_process_is_known_while_it_imports_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guard begins with torch, which is before multiprocessing says who its parent is."""
+    assert not _process.is_child()
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    assert _process.is_child()

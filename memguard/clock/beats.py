@@ -25,8 +25,8 @@ STRAY_FLOOR = 256
 # usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
 EVALUATION_FLOOR = 3
 
-# Forwards without the user's word after which it is waited for no longer, by how surely the program's
-# text says it: more than any request has, more than a usual one, a few, none.
+# Forwards without the user's word after which it is waited for no longer, by how surely the text of
+# the program says it: more than any request has, more than a usual one, a few, none.
 WORD_AWAITED = {"always": 4096, "sometimes": 256, "perhaps": 24, "never": 0}
 
 # Steps whose beginning is remembered: as far as a look into graphs follows back.

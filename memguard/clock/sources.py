@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from memguard import _events, _hooks, _torch
+from memguard import _events, _hooks, _process, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
@@ -96,6 +96,8 @@ class Sources:
         self._stepped_now: dict[int, weakref.ref[Any]] = {}
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
+        # Whether roots without parameters may give the beat where nobody has any.
+        self._bare_may_beat = True
         self._discovered = False
         self._searches = Searches(budget)
         # Whether something new was met that no search has looked around yet.
@@ -129,6 +131,8 @@ class Sources:
     def watch_process(self) -> None:
         """Listen to whatever module, optimizer or backward this process turns out to use."""
         self._everything = True
+        # A loader's worker calls the transforms of its dataset: that is no loop of its own.
+        self._bare_may_beat = not _process.is_child()
         self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
         self._undo.append(_events.on_every_backward(self._went_backward))
         self._undo.append(_events.on_every_compile(self._compiled))
@@ -206,9 +210,12 @@ class Sources:
         self._root_undo[key] = _hooks.on_module_call(module, heard.called)
 
     def _choose_beating(self) -> None:
-        # With no module that has parameters, any root gives the beat.
         for key, root in self._heard.items():
-            root.beats(key in self._beating or not self._beating)
+            root.beats(self._gives_beat(key))
+
+    def _gives_beat(self, root: int) -> bool:
+        # With no module that has parameters, any root gives the beat.
+        return root in self._beating or (not self._beating and self._bare_may_beat)
 
     # --- what is heard ---
 
@@ -220,7 +227,7 @@ class Sources:
             return
         if _torch.is_compiling():
             return
-        beats = key in self._beating or not self._beating
+        beats = self._gives_beat(key)
         if beats:
             self._stop_waiting()
         self._listener.on_forward(module, output, beats)

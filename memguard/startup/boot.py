@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from memguard._process import is_child
 from memguard.startup import say
 from memguard.startup.torch_import import when_torch_is_imported
 
@@ -84,7 +85,8 @@ class _Boot:
         settings, origins = Settings.read_with_origins({}, folder=self._folder)
         if origins.get("action") == _VARIABLE:
             return settings
-        if os.environ.get(_VARIABLE, "").strip() and not _is_child():
+        # Of a child, its parent says what there is to say.
+        if os.environ.get(_VARIABLE, "").strip() and not is_child():
             wrong = [line for line in settings.problems if line.startswith(f"{_VARIABLE} ")]
             for line in wrong:
                 say(line)
@@ -105,12 +107,6 @@ class _Boot:
 
 
 _boot: _Boot | None = None
-
-
-def _is_child() -> bool:
-    """Whether `multiprocessing` made this process; what there is to say, its parent says."""
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
 
 
 def _is_shown() -> bool:
