@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Mapping
@@ -239,6 +241,38 @@ def test_children_of_memguard_run_are_guarded_without_a_start_up_line(
     # The isolated child takes no notice of variables, and there is no line.
     assert ended.stdout.count("guarded: warn None True\n") == 1
     assert ended.returncode == plain.returncode == 0
+
+
+INJECTED = Path(memguard.__file__).parent / "startup" / "injected" / "sitecustomize.py"
+
+
+def test_what_children_load_first_is_read_by_any_python_3() -> None:
+    """A tool's own old interpreter inherits the path, too, and must not stumble over a line."""
+    text = INJECTED.read_text()
+    ast.parse(text, feature_version=(3, 4))
+
+    assert "__future__" not in text
+
+
+@pytest.mark.parametrize("error", [SyntaxError, RuntimeError, ImportError])
+def test_the_sites_own_customization_runs_whatever_fails_before_it(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an old interpreter cannot read in memguard is no reason to leave the chain."""
+
+    def fail() -> None:
+        raise error("on purpose")
+
+    (tmp_path / "customized_by_the_site.py").write_text("reached = True")
+    monkeypatch.setattr("memguard.startup.boot.begin", fail)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(INJECTED.parent), *sys.path])
+    monkeypatch.delitem(sys.modules, "customized_by_the_site", raising=False)
+    variables = {"__name__": "customized_by_the_site", "__file__": str(INJECTED)}
+    exec(compile(INJECTED.read_text(), str(INJECTED), "exec"), variables)
+
+    assert sys.modules.pop("customized_by_the_site").reached
+    assert str(INJECTED.parent) not in sys.path
 
 
 def test_the_installed_package_lists_its_line() -> None:
