@@ -152,13 +152,13 @@ class _Placed:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler within may close a guard
         self._hooks: set[ModuleHook] = set()
         self._undo: list[Undo] = []
 
     def unlock(self) -> None:
         """Begin with a lock of its own, in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def add(self, hook: ModuleHook) -> None:
         with self._lock:
@@ -172,8 +172,9 @@ class _Placed:
         with self._lock:
             self._hooks.discard(hook)
             if not self._hooks:
-                while self._undo:
-                    self._undo.pop()()
+                # A handler that begins to watch meanwhile puts in new ones, below none of these.
+                undos, self._undo = self._undo, []
+                _events.undo_all(reversed(undos))
 
     def _hidden_below(self, module: Any) -> AbstractContextManager[None]:
         """Inside, `module` and what is below it have only the hooks they have unwatched."""

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from models import TASKS, train, train_step
+from torch import nn
 
 import memguard
+from memguard import _hooks
 from memguard.figures import Figures
 from memguard.parts import Parts
 from memguard.sensors.canaries import Canaries
@@ -138,3 +140,26 @@ def test_interrupting_a_part_interrupts_the_job(monkeypatch: pytest.MonkeyPatch)
 
         assert guard.report().failures == ()
         assert guard.report().step >= 20
+
+
+def test_a_handler_may_close_a_guard_while_another_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It interrupts the very thread that has the lock, which would wait for itself for ever."""
+    models = nn.Linear(2, 2), nn.Linear(2, 2)
+    first, second = map(memguard.watch, models)
+    could_enter = []
+
+    class Struck(set[Any]):
+        def discard(self, hook: Any) -> None:
+            could_enter.append(_hooks._placed._lock.acquire(blocking=False))
+            if could_enter[-1]:
+                _hooks._placed._lock.release()
+                first.close()
+            super().discard(hook)
+
+    monkeypatch.setattr(_hooks._placed, "_hooks", Struck(_hooks._placed._hooks))
+    second.close()
+
+    assert could_enter == [True, True]
+    assert first.closed
