@@ -1,6 +1,6 @@
 """Being told of optimizer steps, backwards, first calls and compilations, by torch's public ways.
 
-Where torch offers no hook a public function is wrapped, and only `memguard run` does that.
+Where torch offers no hook a public function is wrapped, and only where a whole process is guarded.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def on_every_backward(hook: Callable[[Any, bool], None]) -> Undo:
     """Call `hook(roots, is_gradient)` after each `autograd.backward` and `autograd.grad`.
 
     torch offers no hook for this, so the public functions are wrapped (`Tensor.backward` calls the
-    first by name); only `memguard run` does that.
+    first by name); only the guard of a whole process does that.
     """
     undo_backward = _after_backward("backward", "tensors", lambda roots: hook(roots, False))
     undo_gradient = _after_backward("grad", "outputs", lambda roots: hook(roots, True))
@@ -213,7 +213,7 @@ def nothing() -> None:
 
 
 def on_every_compile(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(result)` after each `torch.compile`; only `memguard run` does that."""
+    """Call `hook(result)` after each `torch.compile`; only where a whole process is guarded."""
     original = torch.compile
 
     @functools.wraps(original)

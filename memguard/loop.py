@@ -178,7 +178,7 @@ class WatchedLoop:
         self._hear(self.asides.stepped, optimizer)
 
     def on_backward(self, roots: Any, is_gradient: bool) -> None:
-        """A backward pass ended, or a call of `torch.autograd.grad` (only under `memguard run`)."""
+        """A backward pass ended, or `torch.autograd.grad` did (where a process is guarded)."""
         self._hear(self._backward, roots, is_gradient)
 
     def on_failure(self, part: str, error: Exception) -> None:
