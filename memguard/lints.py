@@ -27,6 +27,7 @@ from memguard.report import lints as words
 from memguard.sensors.canaries import attached_outputs
 from memguard.sensors.census import Census
 from memguard.sensors.dated import steps_reached
+from memguard.sensors.devices import used_backends
 from memguard.sensors.gradients import Asked, Gradients
 from memguard.sensors.unused import UnusedGraphs
 
@@ -176,11 +177,14 @@ class Lints:
 
     def _read(self) -> None:
         stack = direct_spots(sys._getframe())
-        if not stack:
+        # Without a device there is no allocator whose cache could be emptied.
+        on_device = bool(used_backends())
+        wanted = (habits.RETAIN, habits.EMPTY) if on_device else (habits.RETAIN,)
+        if not stack or not habits.is_worth_reading(stack, wanted):
             return
         found = habits.Habits(stack)
         self._retaining = found.retaining()
-        emptying = found.emptying()
+        emptying = found.emptying() if on_device else None
         if emptying is not None:
             reason = "called by the loop's own statements at every step"
             where = ("empty_cache()", "function")

@@ -6,9 +6,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from programs import Run
+from programs import WATCH, Run
 
 import memguard
+from memguard.explain.habits import MOST_READ, is_worth_reading
+from memguard.explain.places import Spot
 from memguard.records import Finding
 
 # name of the habit: (kind, word of the summary, line of the advice, program)
@@ -72,6 +74,21 @@ HABITS: dict[str, tuple[str, str, str, str]] = {
                 loss.backward(retain_graph=True)  # grows
                 optimizer.step()
         fit()
+        """,
+    ),
+    "a backward of a helper's that keeps its graph": (
+        "graph",
+        "keeps its graph at every step",
+        "loss.backward()",
+        """
+        def back(loss):
+            loss.backward(retain_graph=True)  # grows
+        for _ in range(30):
+            x, y = batch()
+            loss = (model(x) - y).pow(2).mean()
+            optimizer.zero_grad()
+            back(loss)
+            optimizer.step()
         """,
     ),
     "a cache emptied at every step": (
@@ -261,6 +278,50 @@ HEALTHY: dict[str, str] = {
                 torch.cuda.empty_cache()
         torch.cuda.empty_cache()
         """,
+    "a cache emptied by a function that mostly leaves before": """
+        def clean_up(step):
+            if step % 10:
+                return
+            torch.cuda.empty_cache()
+        for step in range(30):
+            train_step(model, optimizer)
+            clean_up(step)
+        """,
+    "a cache emptied in turns that come to it": """
+        for step in range(30):
+            train_step(model, optimizer)
+            if step % 10:
+                continue
+            torch.cuda.empty_cache()
+        """,
+    "a cache emptied when memory has ended": """
+        for step in range(30):
+            try:
+                train_step(model, optimizer)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+        """,
+    "a helper that goes backward twice through one graph": """
+        def back(loss):
+            loss.backward(retain_graph=True)
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            back(out.mean())
+            back((out - y).pow(2).mean())
+            optimizer.step()
+        """,
+    "a helper that goes backward for each of several losses": """
+        def back(loss):
+            loss.backward(retain_graph=True)
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            [back(loss) for loss in (out.mean(), (out - y).pow(2).mean())]
+            optimizer.step()
+        """,
     "a cache emptied after each run of an installed trainer's loop": """
         trainer = {}
         code = "def run(step):\\n for _ in range(20):\\n  step()"
@@ -286,6 +347,12 @@ HEALTHY: dict[str, str] = {
             gc.enable()
         """,
 }
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device: without one no cache is emptied, and `empty_cache` does nothing."""
+    monkeypatch.setattr("memguard.lints.used_backends", lambda: ["a device"])
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -344,6 +411,36 @@ def test_a_habit_never_ends_the_job(tmp_path: Path) -> None:
     run = Run(tmp_path, HABITS["gradients that nobody clears"][3])
     assert not run.stopped
     assert _kinds(run.report.findings) == ["grad"]
+
+
+def test_a_cache_is_not_spoken_of_without_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU `empty_cache` does nothing, so neither does it any harm."""
+    monkeypatch.setattr("memguard.lints.used_backends", list)
+    run = Run(tmp_path, HABITS["a cache emptied at every step"][3])
+    assert not run.report.findings
+
+
+def test_only_files_that_name_a_habit_are_parsed(tmp_path: Path) -> None:
+    """And those only where it is soon done: a loop must not wait for it."""
+    plain, naming, long = (tmp_path / name for name in ("plain.py", "naming.py", "long.py"))
+    plain.write_text("step()\n")
+    naming.write_text("empty_cache()\n")
+    long.write_text("# padding\n" * (MOST_READ // 10))
+    spots = [Spot(str(file), "main", 1, 1) for file in (plain, naming, long)]
+
+    assert not is_worth_reading(spots[:1], ["empty_cache"])
+    assert is_worth_reading(spots[:2], ["empty_cache"])
+    assert not is_worth_reading(spots[:2], ["retain_graph"])
+    assert not is_worth_reading(spots, ["empty_cache"])
+
+
+def test_a_long_file_is_not_read_for_its_habits(tmp_path: Path) -> None:
+    """What it does at every step is not told, and no step waits."""
+    padding = "# padding\n" * (MOST_READ // 10)
+    run = Run(tmp_path, HABITS["a cache emptied at every step"][3], watch=WATCH + padding)
+    assert not run.report.findings
 
 
 def _kinds(findings: tuple[Finding, ...]) -> list[str]:
