@@ -29,7 +29,7 @@ from memguard.sensors.census import Census
 from memguard.sensors.dated import steps_reached
 from memguard.sensors.devices import used_backends
 from memguard.sensors.gradients import Asked, Gradients
-from memguard.sensors.unused import UnusedGraphs
+from memguard.sensors.unused import Sampled, UnusedGraphs
 
 # The step at whose look the source is read: what a loop does in its first steps may be warm-up.
 READ_AT = 5
@@ -49,7 +49,7 @@ class Lints:
         date: dates an autograd node.
 
     Attributes:
-        explaining: seconds spent on reading and weighing since somebody reset it.
+        explaining: seconds spent on reading and telling since somebody reset it.
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class Lints:
         self._tell = tell
         self._gradients = Gradients()
         self._unused = UnusedGraphs()
-        self._weights: dict[int, Weight] = {}
         self._source_read = False
         self._retaining: Statement | None = None
         self._retained: list[int] = []
@@ -97,14 +96,20 @@ class Lints:
         self._gradients.forward()
         if discovery.is_training(module):
             return
-        begun = time.perf_counter()
-        if judge.is_unused(self._unused.wasted(module)):
-            self._tell_evaluation(module)
-        elif self._unused.wants(module):
-            self._sample(module, output)
-        else:
+        sampled = self._unused.of(module)
+        if sampled is None or sampled.settled:
             return
-        self.explaining += time.perf_counter() - begun
+        wasted = sampled.wasted()
+        if judge.is_unused(wasted):
+            begun = time.perf_counter()
+            self._tell_evaluation(module, sampled, wasted)
+            self.explaining += time.perf_counter() - begun
+        elif sampled.is_wanting:
+            self._sample(module, sampled, output)
+
+    def backward(self) -> None:
+        """A backward begins, and was heard."""
+        self._unused.backward()
 
     def look(self, now: int, fresh: Sequence[Any]) -> None:
         """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
@@ -149,20 +154,18 @@ class Lints:
 
     # --- evaluation ---
 
-    def _sample(self, module: Any, output: Any) -> None:
+    def _sample(self, module: Any, sampled: Sampled, output: Any) -> None:
         with _torch.without_overrides():
-            roots = self._unused.forward(module, attached_outputs(output))
-            if not roots or id(module) in self._weights:
+            roots = sampled.forward(attached_outputs(output))
+            if not roots or sampled.weight is not None:
                 return
             own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             own |= {_torch.storage_of(tensor)[0] for tensor in module.parameters()}
-            (weight,) = weigh_each([(0, roots)], lambda number: 0, own)
-        self._weights[id(module)] = weight
+            (sampled.weight,) = weigh_each([(0, roots)], lambda number: 0, own)
 
-    def _tell_evaluation(self, module: Any) -> None:
-        wasted = self._unused.wasted(module)
-        self._unused.leave(module)
-        weight = self._weights.get(id(module), Weight())
+    def _tell_evaluation(self, module: Any, sampled: Sampled, wasted: int) -> None:
+        sampled.leave()
+        weight: Weight = sampled.weight or Weight()
         if not judge.is_worth_a_warning(weight.saved_bytes):
             return
         stack = user_spots(sys._getframe())

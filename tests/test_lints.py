@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from programs import WATCH, Run
+from torch import nn
 
 import memguard
 from memguard.explain.habits import MOST_READ, is_worth_reading
 from memguard.explain.places import Spot
 from memguard.records import Finding
+from memguard.sensors.unused import MAX_GRAPHLESS, MAX_MODULES, UnusedGraphs
 
 # name of the habit: (kind, word of the summary, line of the advice, program)
 HABITS: dict[str, tuple[str, str, str, str]] = {
@@ -239,6 +241,32 @@ HEALTHY: dict[str, str] = {
             seen.pop().mean().backward()
             optimizer.step()
         """,
+    "an early output of a deep network in evaluation mode": """
+        seen = []
+        deep = nn.Sequential(*(m for _ in range(250) for m in (nn.Linear(8, 8), nn.Tanh()))).eval()
+        deep[3].register_forward_hook(lambda module, args, output: seen.append(output))
+        memguard.watch(model, optimizer, deep)
+        for _ in range(12):
+            image = torch.randn(512, 8, requires_grad=True)
+            deep(image)
+            torch.autograd.grad(seen.pop().mean(), image)
+        """,
+    "a branch of a network in evaluation mode that the output does not need": """
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.side, self.main = Net(), Net()
+            def forward(self, x):
+                self.seen = self.side(x)
+                return self.main(x)
+        two = Two().eval()
+        memguard.watch(model, optimizer, two)
+        for _ in range(20):
+            two.zero_grad()
+            two(torch.randn(4096, 8))
+            two.seen.mean().backward()
+            two.seen = None
+        """,
     "an evaluation without graphs": """
         model.eval()
         with torch.no_grad():
@@ -392,6 +420,26 @@ def test_the_unused_graph_is_weighed(tmp_path: Path) -> None:
     run = Run(tmp_path, HABITS["an evaluation that builds graphs"][3].replace("4096", "8192"))
     [finding] = run.report.findings
     assert f"{8192 * (8 + 16) * 4 // 1024} KiB" in finding.summary
+
+
+def test_an_evaluation_without_graphs_is_soon_left_alone() -> None:
+    """And so are modules that died: their places are for others, and never taken for theirs."""
+    unused = UnusedGraphs()
+    module = nn.Linear(2, 2)
+    sampled = unused.of(module)
+    assert sampled is not None
+    for _ in range(MAX_GRAPHLESS):
+        assert sampled.is_wanting
+        sampled.forward([])
+    assert sampled.settled
+    assert unused.of(module) is sampled
+    for _ in range(3 * MAX_MODULES):
+        other = nn.Linear(2, 2)  # the one before it has died
+        found = unused.of(other)
+        assert found is not None
+        assert found.module() is other
+        assert found.is_wanting
+    unused.remove()
 
 
 def test_a_habit_can_be_ignored(tmp_path: Path) -> None:

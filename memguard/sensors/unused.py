@@ -13,9 +13,14 @@ from typing import Any
 
 from memguard import _torch
 
-# Graphs sampled of one module, and modules of which they are.
+# Graphs sampled of one module, and living modules of which they are.
 MAX_SAMPLES = 6
 MAX_MODULES = 4
+
+# Forwards without a graph, or followed by a backward through something else, after which a module
+# is left alone.
+MAX_GRAPHLESS = 4
+MAX_DOUBTS = 8
 
 # Nodes of one graph that are hooked: one microsecond each.
 MAX_NODES = 400
@@ -41,33 +46,34 @@ class Sample:
 
     Attributes:
         used: whether a backward reached it.
-        nodes: how many of its nodes were hooked.
+        doubted: whether the next thing heard was a backward, which may go through something else
+            that the forward has made.
+        cut: whether it has more nodes than were hooked: a backward may go through those.
     """
 
-    __slots__ = ("_alive", "_handles", "nodes", "used")
+    __slots__ = ("_alive", "_handles", "cut", "doubted", "used")
 
     def __init__(self, roots: list[Any]) -> None:
-        self.used = False
+        self.used = self.doubted = False
         ear = _Ear(self)
         self._alive: weakref.ref[Any] = weakref.ref(ear)
         self._handles: list[Any] = []
         seen = set(roots)
         pending = list(roots)
-        self.nodes = 0
-        while pending and self.nodes < MAX_NODES:
+        while pending and len(self._handles) < MAX_NODES:
             node = pending.pop()
             if _torch.node_sequence(node) is None:
                 continue  # it adds up a parameter's gradient, and is shared by all its graphs
-            self.nodes += 1
             self._handles.append(node.register_prehook(ear))
             for following in _torch.next_nodes(node):
                 if following not in seen:
                     seen.add(following)
                     pending.append(following)
+        self.cut = bool(pending)
 
     @property
-    def wasted(self) -> bool:
-        """Whether the graph is gone and no backward ever reached it."""
+    def gone(self) -> bool:
+        """Whether the graph is gone, and no backward has ever reached it."""
         return not self.used and self._alive() is None
 
     def remove(self) -> None:
@@ -77,51 +83,102 @@ class Sample:
         self._handles.clear()
 
 
+class Sampled:
+    """One module and the samples of its graphs.
+
+    Attributes:
+        module: held weakly.
+        settled: whether no more is asked of it.
+        weight: what its caller has found one of the graphs to weigh; None before.
+    """
+
+    __slots__ = ("_doubts", "_graphless", "_samples", "module", "settled", "weight")
+
+    def __init__(self, module: Any) -> None:
+        self.module: weakref.ref[Any] = weakref.ref(module)
+        self.settled = False
+        self.weight: Any = None
+        self._samples: list[Sample] = []
+        self._graphless = 0
+        self._doubts = 0
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether one more forward is worth a sample."""
+        return not self.settled and len(self._samples) < MAX_SAMPLES
+
+    def forward(self, outputs: Iterable[Any]) -> list[Any]:
+        """Sample the graph behind these outputs; returns the nodes they hang on."""
+        found = list(itertools.islice(outputs, MAX_OUTPUTS + 1))
+        nodes = map(_torch.node_of, found)
+        roots = list(dict.fromkeys(node for node in nodes if node is not None))
+        if not roots:
+            self._graphless += 1
+            if self._graphless >= MAX_GRAPHLESS:
+                self.leave()
+            return []
+        sample = Sample(roots)
+        self._samples.append(sample)
+        if sample.cut or len(found) > MAX_OUTPUTS:
+            self.leave()
+            return []
+        return roots
+
+    def doubt(self) -> None:
+        """A backward begins after the latest forward."""
+        if self._samples:
+            self._samples[-1].doubted = True
+
+    def wasted(self) -> int:
+        """Graphs that died unused; 0 once any was used."""
+        if any(sample.used for sample in self._samples):
+            self.leave()
+        before = len(self._samples)
+        self._samples = [one for one in self._samples if not (one.doubted and one.gone)]
+        self._doubts += before - len(self._samples)
+        if self._doubts >= MAX_DOUBTS:
+            self.leave()
+        return sum(sample.gone for sample in self._samples)
+
+    def leave(self) -> None:
+        """Ask no more of the module."""
+        for sample in self._samples:
+            sample.remove()
+        self._samples.clear()
+        self.settled = True
+
+
 class UnusedGraphs:
     """Samples forwards in evaluation mode, module by module; holds none of them."""
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_latest", "_sampled")
 
     def __init__(self) -> None:
-        # By module: its samples, or None once a backward has used one of them.
-        self._samples: dict[int, list[Sample] | None] = {}
+        self._sampled: dict[int, Sampled] = {}
+        # Whose forward in evaluation mode was the last event.
+        self._latest: Sampled | None = None
 
-    def wants(self, module: Any) -> bool:
-        """Whether a forward of the module is worth a sample."""
-        key = id(module)
-        if key not in self._samples:
-            return len(self._samples) < MAX_MODULES
-        samples = self._samples[key]
-        return samples is not None and len(samples) < MAX_SAMPLES
+    def of(self, module: Any) -> Sampled | None:
+        """What is known of a module that was just called; None where there are too many."""
+        self._latest = found = self._sampled.get(id(module))
+        if found is not None and found.module() is module:
+            return found
+        if len(self._sampled) >= MAX_MODULES:
+            living = {k: one for k, one in self._sampled.items() if one.module() is not None}
+            self._sampled = living
+        if found is None and len(self._sampled) >= MAX_MODULES:
+            return None
+        self._latest = self._sampled[id(module)] = Sampled(module)
+        return self._latest
 
-    def forward(self, module: Any, outputs: Iterable[Any]) -> list[Any]:
-        """Sample the graph behind these outputs; returns the nodes they hang on."""
-        nodes = [_torch.node_of(tensor) for tensor in itertools.islice(outputs, MAX_OUTPUTS)]
-        roots = list(dict.fromkeys(node for node in nodes if node is not None))
-        samples = self._samples.setdefault(id(module), [])
-        if roots and samples is not None:
-            samples.append(Sample(roots))
-        return roots
-
-    def wasted(self, module: Any) -> int:
-        """Graphs of the module that died unused; 0 once any of them was used."""
-        samples = self._samples.get(id(module))
-        if not samples:
-            return 0
-        if any(sample.used for sample in samples):
-            self.leave(module)
-            return 0
-        return sum(sample.wasted for sample in samples)
-
-    def leave(self, module: Any) -> None:
-        """Ask no more of the module."""
-        for sample in self._samples.get(id(module)) or ():
-            sample.remove()
-        self._samples[id(module)] = None
+    def backward(self) -> None:
+        """A backward begins, of whatever."""
+        if self._latest is not None:
+            self._latest.doubt()
+        self._latest = None
 
     def remove(self) -> None:
         """Take all hooks out; harmless when done twice."""
-        for key in list(self._samples):
-            for sample in self._samples[key] or ():
-                sample.remove()
-            self._samples[key] = None
+        for sampled in self._sampled.values():
+            sampled.leave()
+        self._latest = None
