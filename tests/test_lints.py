@@ -6,13 +6,16 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from programs import WATCH, Run
 from torch import nn
 
 import memguard
 from memguard.explain.habits import MOST_READ, is_worth_reading
 from memguard.explain.places import Spot
+from memguard.judge.lints import CARRIED
 from memguard.records import Finding
+from memguard.sensors.gradients import MAX_OPTIMIZERS, Gradients
 from memguard.sensors.unused import MAX_GRAPHLESS, MAX_MODULES, UnusedGraphs
 
 # name of the habit: (kind, word of the summary, line of the advice, program)
@@ -440,6 +443,45 @@ def test_an_evaluation_without_graphs_is_soon_left_alone() -> None:
         assert found.module() is other
         assert found.is_wanting
     unused.remove()
+
+
+def test_a_second_guard_sees_what_the_first_has_asked() -> None:
+    """Also where something keeps the nodes that add up gradients, as distributed training does."""
+    model = nn.Linear(4, 4)
+    kept = [p.view_as(p).grad_fn.next_functions[0][0] for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def steps(gradients: Gradients, *, clear: bool) -> int:
+        for _ in range(6):
+            if clear:
+                optimizer.zero_grad(set_to_none=False)
+            gradients.forward()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            asked = gradients.stepped(optimizer)
+        gradients.remove()
+        return asked.uncleared if asked is not None else 0
+
+    assert steps(Gradients(), clear=True) == 0
+    assert steps(Gradients(), clear=False) >= CARRIED
+    assert kept
+
+
+def test_optimizers_that_died_leave_their_places() -> None:
+    """A program that makes one for each of many fits has each of them asked."""
+    gradients = Gradients()
+    for _ in range(3 * MAX_OPTIMIZERS):
+        model = nn.Linear(2, 2)
+        model(torch.ones(1, 2)).sum().backward()
+        assert gradients.curious
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.step()
+        asked = gradients.stepped(optimizer)
+        assert asked is not None
+        assert asked.optimizer() is optimizer
+        asked.settled = True
+        del model, optimizer
+    gradients.remove()
 
 
 def test_a_habit_can_be_ignored(tmp_path: Path) -> None:
