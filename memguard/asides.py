@@ -71,10 +71,6 @@ class Asides:
         """A root was called, and heard."""
         self._parts.do("lints", self._lints.forward, module, output)
 
-    def backward(self) -> None:
-        """A backward begins, and was heard."""
-        self._parts.do("lints", self._lints.backward)
-
     def look(self, now: int, fresh: Sequence[Any]) -> None:
         """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
         self._parts.do("lints", self._lints.look, now, fresh)

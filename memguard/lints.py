@@ -107,10 +107,6 @@ class Lints:
         elif sampled.is_wanting:
             self._sample(module, sampled, output)
 
-    def backward(self) -> None:
-        """A backward begins, and was heard."""
-        self._unused.backward()
-
     def look(self, now: int, fresh: Sequence[Any]) -> None:
         """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
         if not self._source_read and now >= READ_AT:

@@ -200,7 +200,6 @@ class WatchedLoop:
     def _backward(self, roots: Any, is_gradient: bool) -> bool:
         if self._canary_due:
             self.parts.do("canaries", self._place_canary, roots)
-            self.asides.backward()
         return self.clock.gradient() if is_gradient else self.clock.backward()
 
     def _hear(self, event: Callable[..., bool], *args: Any) -> None:

@@ -246,15 +246,18 @@ HEALTHY: dict[str, str] = {
         """,
     "an early output of a deep network in evaluation mode": """
         seen = []
+        guard.close()
         deep = nn.Sequential(*(m for _ in range(250) for m in (nn.Linear(8, 8), nn.Tanh()))).eval()
         deep[3].register_forward_hook(lambda module, args, output: seen.append(output))
-        memguard.watch(model, optimizer, deep)
+        guard = memguard.watch(deep)
         for _ in range(12):
             image = torch.randn(512, 8, requires_grad=True)
             deep(image)
             torch.autograd.grad(seen.pop().mean(), image)
+            guard.step()
         """,
     "a branch of a network in evaluation mode that the output does not need": """
+        guard.close()
         class Two(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -263,12 +266,13 @@ HEALTHY: dict[str, str] = {
                 self.seen = self.side(x)
                 return self.main(x)
         two = Two().eval()
-        memguard.watch(model, optimizer, two)
+        guard = memguard.watch(two)
         for _ in range(20):
             two.zero_grad()
             two(torch.randn(4096, 8))
             two.seen.mean().backward()
             two.seen = None
+            guard.step()
         """,
     "an evaluation without graphs": """
         model.eval()

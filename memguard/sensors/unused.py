@@ -17,10 +17,8 @@ from memguard import _torch
 MAX_SAMPLES = 6
 MAX_MODULES = 4
 
-# Forwards without a graph, or followed by a backward through something else, after which a module
-# is left alone.
+# Forwards without a graph after which a module is left alone.
 MAX_GRAPHLESS = 4
-MAX_DOUBTS = 8
 
 # Nodes of one graph that are hooked: one microsecond each.
 MAX_NODES = 400
@@ -46,15 +44,15 @@ class Sample:
 
     Attributes:
         used: whether a backward reached it.
-        doubted: whether the next thing heard was a backward, which may go through something else
-            that the forward has made.
         cut: whether it has more nodes than were hooked: a backward may go through those.
+        leaves: what its backward would give gradients, by identity.
     """
 
-    __slots__ = ("_alive", "_handles", "cut", "doubted", "used")
+    __slots__ = ("_alive", "_handles", "cut", "leaves", "used")
 
     def __init__(self, roots: list[Any]) -> None:
-        self.used = self.doubted = False
+        self.used = False
+        self.leaves: set[int] = set()
         ear = _Ear(self)
         self._alive: weakref.ref[Any] = weakref.ref(ear)
         self._handles: list[Any] = []
@@ -63,7 +61,9 @@ class Sample:
         while pending and len(self._handles) < MAX_NODES:
             node = pending.pop()
             if _torch.node_sequence(node) is None:
-                continue  # it adds up a parameter's gradient, and is shared by all its graphs
+                # It adds up a parameter's gradient, and is shared by all its graphs.
+                self.leaves.add(id(_torch.leaf_of(node)))
+                continue
             self._handles.append(node.register_prehook(ear))
             for following in _torch.next_nodes(node):
                 if following not in seen:
@@ -72,7 +72,7 @@ class Sample:
         self.cut = bool(pending)
 
     @property
-    def gone(self) -> bool:
+    def wasted(self) -> bool:
         """Whether the graph is gone, and no backward has ever reached it."""
         return not self.used and self._alive() is None
 
@@ -92,7 +92,7 @@ class Sampled:
         weight: what its caller has found one of the graphs to weigh; None before.
     """
 
-    __slots__ = ("_doubts", "_graphless", "_samples", "module", "settled", "weight")
+    __slots__ = ("_graphless", "_samples", "module", "settled", "weight")
 
     def __init__(self, module: Any) -> None:
         self.module: weakref.ref[Any] = weakref.ref(module)
@@ -100,7 +100,6 @@ class Sampled:
         self.weight: Any = None
         self._samples: list[Sample] = []
         self._graphless = 0
-        self._doubts = 0
 
     @property
     def is_wanting(self) -> bool:
@@ -119,26 +118,22 @@ class Sampled:
             return []
         sample = Sample(roots)
         self._samples.append(sample)
-        if sample.cut or len(found) > MAX_OUTPUTS:
+        if sample.cut or len(found) > MAX_OUTPUTS or self._has_more(sample):
             self.leave()
             return []
         return roots
 
-    def doubt(self) -> None:
-        """A backward begins after the latest forward."""
-        if self._samples:
-            self._samples[-1].doubted = True
+    def _has_more(self, sample: Sample) -> bool:
+        """Whether the module has parts that the graph is without: others may go through those."""
+        module = self.module()
+        trained = (p for p in module.parameters() if p.requires_grad) if module is not None else ()
+        return any(id(parameter) not in sample.leaves for parameter in trained)
 
     def wasted(self) -> int:
         """Graphs that died unused; 0 once any was used."""
         if any(sample.used for sample in self._samples):
             self.leave()
-        before = len(self._samples)
-        self._samples = [one for one in self._samples if not (one.doubted and one.gone)]
-        self._doubts += before - len(self._samples)
-        if self._doubts >= MAX_DOUBTS:
-            self.leave()
-        return sum(sample.gone for sample in self._samples)
+        return sum(sample.wasted for sample in self._samples)
 
     def leave(self) -> None:
         """Ask no more of the module."""
@@ -151,16 +146,14 @@ class Sampled:
 class UnusedGraphs:
     """Samples forwards in evaluation mode, module by module; holds none of them."""
 
-    __slots__ = ("_latest", "_sampled")
+    __slots__ = ("_sampled",)
 
     def __init__(self) -> None:
         self._sampled: dict[int, Sampled] = {}
-        # Whose forward in evaluation mode was the last event.
-        self._latest: Sampled | None = None
 
     def of(self, module: Any) -> Sampled | None:
         """What is known of a module that was just called; None where there are too many."""
-        self._latest = found = self._sampled.get(id(module))
+        found = self._sampled.get(id(module))
         if found is not None and found.module() is module:
             return found
         if len(self._sampled) >= MAX_MODULES:
@@ -168,17 +161,10 @@ class UnusedGraphs:
             self._sampled = living
         if found is None and len(self._sampled) >= MAX_MODULES:
             return None
-        self._latest = self._sampled[id(module)] = Sampled(module)
-        return self._latest
-
-    def backward(self) -> None:
-        """A backward begins, of whatever."""
-        if self._latest is not None:
-            self._latest.doubt()
-        self._latest = None
+        found = self._sampled[id(module)] = Sampled(module)
+        return found
 
     def remove(self) -> None:
         """Take all hooks out; harmless when done twice."""
         for sampled in self._sampled.values():
             sampled.leave()
-        self._latest = None
