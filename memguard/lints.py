@@ -25,7 +25,6 @@ from memguard.judge import lints as judge
 from memguard.records import CodeLine, Finding, Holder, Kind
 from memguard.report import lints as words
 from memguard.sensors.canaries import attached_outputs
-from memguard.sensors.census import Census
 from memguard.sensors.dated import steps_reached
 from memguard.sensors.devices import used_backends
 from memguard.sensors.gradients import Asked, Gradients
@@ -44,7 +43,6 @@ class Lints:
     Args:
         clock: says which step it is.
         sources: what is watched.
-        census: knows when garbage was collected.
         tell: takes a finding, once a habit.
         date: dates an autograd node.
 
@@ -56,14 +54,12 @@ class Lints:
         self,
         clock: Clock,
         sources: Sources,
-        census: Census,
         tell: Callable[[Finding], None],
         date: Callable[[Any], int | None],
     ) -> None:
         self._date = date
         self._clock = clock
         self._sources = sources
-        self._census = census
         self._tell = tell
         self._gradients = Gradients()
         self._unused = UnusedGraphs()
@@ -71,7 +67,8 @@ class Lints:
         self._retaining: Statement | None = None
         self._retained: list[int] = []
         self._off_since: int | None = None
-        self._told_collector = False
+        self._collections = 0
+        self._collector_settled = False
         self.explaining = 0.0
 
     def end(self) -> None:
@@ -116,8 +113,8 @@ class Lints:
             self.explaining += time.perf_counter() - begun
         if self._retaining is not None and fresh:
             self._look_for_retained(now, fresh)
-        if not self._told_collector and self._misses_collections(now):
-            self._told_collector = True
+        if not self._collector_settled and self._misses_collections(now):
+            self._collector_settled = True
             begun = time.perf_counter()
             self._tell_collector(now)
             self.explaining += time.perf_counter() - begun
@@ -216,11 +213,12 @@ class Lints:
         if gc.isenabled() and gc.get_threshold()[0] > 0:
             self._off_since = None
             return False
+        collections = sum(generation["collections"] for generation in gc.get_stats())
         if self._off_since is None:
-            self._off_since = now
-        return judge.collects_nothing(
-            now - self._off_since, now - max(self._census.collected_at, 0)
-        )
+            self._off_since, self._collections = now, collections
+        # Somebody collects, of whatever generation, and will do so again.
+        self._collector_settled = collections > self._collections
+        return not self._collector_settled and judge.collects_nothing(now - self._off_since)
 
     def _tell_collector(self, now: int) -> None:
         found = habits.Habits(user_spots(sys._getframe()))

@@ -118,8 +118,10 @@ HABITS: dict[str, tuple[str, str, str, str]] = {
         import gc
         gc.disable()  # grows
         try:
-            for _ in range(80):
+            for _ in range(20):
                 train_step(model, optimizer)
+            for _ in range(1100):
+                guard.step()
         finally:
             gc.enable()
         """,
@@ -369,6 +371,18 @@ HEALTHY: dict[str, str] = {
         for epoch in range(2):
             losses = [train_step(model, optimizer).item() for _ in range(20)]
             torch.cuda.empty_cache()
+        """,
+    "a loop that has the young collected somewhere else": """
+        import gc
+        gc.disable()
+        clean_up = functools.partial(getattr(gc, "col" + "lect"), 1)
+        try:
+            for step in range(1300):
+                guard.step()
+                if step == 200:
+                    clean_up()
+        finally:
+            gc.enable()
         """,
     "a loop that collects by itself": """
         import gc
