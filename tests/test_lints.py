@@ -331,6 +331,11 @@ HEALTHY: dict[str, str] = {
                 continue
             torch.cuda.empty_cache()
         """,
+    "a cache emptied by half a statement": """
+        for step in range(30):
+            train_step(model, optimizer)
+            torch.cuda.empty_cache() if step % 10 == 0 else None
+        """,
     "a cache emptied when memory has ended": """
         for step in range(30):
             try:

@@ -82,7 +82,7 @@ class Habits:
         if len(found) != 1:
             return None
         piece, call, always, reached = found[0]
-        once = always and not _goes_round(piece) and self._is_reached_once(reached)
+        once = always and self._is_reached_once(reached)
         return statement_of(piece) if once and _retains(call) else None
 
     def emptying(self) -> Statement | None:
@@ -134,13 +134,15 @@ class Habits:
                 yield piece, via and self._always(piece), reached
 
     def _always(self, piece: Piece) -> bool:
-        """Whether a statement runs each time that the loop's body, or its function, does."""
+        """Whether each call of a statement is made whenever its loop, or function, goes round."""
         loop = self._loop
         own = loop is not None and piece.scope is loop.scope and piece in loop.pieces
         parents = loop.inner_parents(piece) if loop is not None and own else piece.parents
-        return all(_runs_through(parent, piece) for parent in parents) and not any(
-            _leaves(other, piece)
-            for other in (loop.pieces if loop is not None and own else piece.scope.pieces)
+        others = loop.pieces if loop is not None and own else piece.scope.pieces
+        return (
+            _is_straight(piece)
+            and all(_runs_through(parent, piece) for parent in parents)
+            and not any(_leaves(other, piece) for other in others)
         )
 
     def _is_reached_once(self, reached: Reached | None) -> bool:
@@ -150,7 +152,7 @@ class Habits:
             scope = reached.scope
             ways = [p for p in running for one, _ in callees(self._program, p) if one is scope]
             calls = [c for p in running for c in p.calls() if self._may_run(c, p, scope)]
-            if len(ways) != 1 or len(calls) != 1 or _goes_round(ways[0]):
+            if len(ways) != 1 or len(calls) != 1:
                 return False
             if called(self._program, calls[0], ways[0].scope) != [scope]:
                 return False
@@ -235,10 +237,13 @@ def _in_comprehension(region: Region) -> bool:
     )
 
 
-def _goes_round(piece: Piece) -> bool:
-    """Whether a statement may run parts of itself several times."""
-    several = (*_COMPREHENSIONS, ast.Lambda)
-    return any(isinstance(node, several) for node in piece.nodes())
+def _is_straight(piece: Piece) -> bool:
+    """Whether a statement, once begun, makes each of its calls once."""
+    winding = (ast.IfExp, ast.BoolOp, ast.Lambda, *_COMPREHENSIONS)
+    return not any(
+        isinstance(node, winding) and any(isinstance(one, ast.Call) for one in ast.walk(node))
+        for node in piece.nodes()
+    )
 
 
 def _runs_through(parent: ast.stmt, piece: Piece) -> bool:
