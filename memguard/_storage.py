@@ -7,20 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from memguard._torch import is_tensor_type
+from memguard._torch import is_tensor_type, sparse_parts
 
 # Tensors within tensors: a DTensor of a quantized tensor is two deep.
 _MAX_DEPTH = 4
 
 _mro = type.__dict__["__mro__"].__get__
 _class_dict = type.__dict__["__dict__"].__get__
-
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
 
 
 class Storage(NamedTuple):
@@ -58,12 +51,9 @@ def _unusual(tensor: torch.Tensor, depth: int) -> list[Storage]:
     if depth >= _MAX_DEPTH:
         return []
     inner = [] if type(tensor) is torch.Tensor else list(_inner_tensors(tensor))
-    if tensor.layout is torch.sparse_coo:
-        inner = [tensor._indices(), tensor._values()]
-    elif tensor.layout in _COMPRESSED:
-        read: Any = torch.Tensor
-        indices = [getattr(read, name)(tensor) for name in _COMPRESSED[tensor.layout]]
-        inner = [*indices, torch.Tensor.values(tensor)]
+    parts = sparse_parts(tensor)
+    if parts:
+        inner = list(parts)
     elif tensor.layout is torch.strided and not _is_wrapper(tensor):
         return _plain(tensor)
     elif not inner:  # mkldnn, whose memory has no storage

@@ -315,14 +315,30 @@ def storage_of(tensor: torch.Tensor) -> tuple[int, int]:
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
-        elif tensor.layout is torch.sparse_coo:
-            size = _flat_bytes(tensor._indices()) + _flat_bytes(tensor._values())
-            key = id(tensor)
         else:
-            key, size = id(tensor), _flat_bytes(tensor)
+            parts = sparse_parts(tensor)
+            size = sum(dict(map(storage_of, parts)).values()) if parts else _flat_bytes(tensor)
+            key = id(tensor)
     except (RuntimeError, NotImplementedError, AttributeError):
         return 0, 0
     return (key, size) if type(size) is int else (0, 0)
+
+
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The dense tensors that a sparse one consists of; empty for any other."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    names = _COMPRESSED.get(tensor.layout, ())
+    read: Any = torch.Tensor
+    return tuple(getattr(read, name)(tensor) for name in (*names, "values")) if names else ()
 
 
 def _flat_bytes(tensor: torch.Tensor) -> int:

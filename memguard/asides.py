@@ -50,7 +50,7 @@ class Asides:
         self._clock = clock
         self._cases = cases
         self._parts = parts
-        self._lints = Lints(clock, sources, census, cases.add, cases.date)
+        self._lints = Lints(clock, sources, cases.add, cases.date)
         self._expectations = Expectations(settings.window, lambda: census.collected_at, cases.add)
         self.looked: Callable[[int], None] = _nobody
 

@@ -9,10 +9,12 @@ from memguard import _kinds
 from memguard.errors import UsageError
 from memguard.judge.estimates import (
     BYTES,
+    EIGHT_BIT_TYPE,
     FIRST,
     MOMENTUM,
     dtype_name,
     estimate_of,
+    is_eight_bit,
     states_of,
     summed_up,
 )
@@ -24,9 +26,9 @@ def estimate(
     model: Any,
     optimizer: Any = "adamw",
     *,
-    dtype: str | None = None,
-    masters: str | None = None,
-    states: str | None = None,
+    dtype: object = None,
+    masters: object = None,
+    states: object = None,
     ranks: int = 1,
     stages: Sequence[int] = (),
     activations: int | str = 0,
@@ -38,9 +40,10 @@ def estimate(
 
     Args:
         model: a module (on the meta device will do), or a number of parameters.
-        optimizer: an optimizer, or its name: `adamw`, `sgd`, `sgd-momentum`, `adam8bit`, ...
-        dtype: data type of parameters and gradients (`bf16`, `float32`); the model's own, or
-            float32 for a number, when left out.
+        optimizer: an optimizer, its class, or its name: `adamw`, `sgd`, `sgd-momentum`,
+            `adam8bit`, ...
+        dtype: data type of parameters and gradients (`bf16`, `torch.float32`); the model's own,
+            or float32 for a number, when left out.
         masters: data type of a second copy of the parameters that the optimizer steps; none when
             left out.
         states: data type of the optimizer's states; that of what it steps when left out.
@@ -64,7 +67,7 @@ def estimate(
                 f"estimate: model is of type {type(model).__name__}; accepted: a torch.nn.Module "
                 "or a number of parameters"
             )
-        named = optimizer if isinstance(optimizer, str) else _names_of(optimizer)[0]
+        named = optimizer if isinstance(optimizer, str) else _names_of(_accepted(optimizer))[0]
         return estimate_of(
             model,
             named,
@@ -97,9 +100,9 @@ class _Model:
         self,
         model: Any,
         optimizer: Any,
-        dtype: str | None,
-        masters: str | None,
-        states: str | None,
+        dtype: object,
+        masters: object,
+        states: object,
     ) -> None:
         self._dtype = dtype_name(dtype) if dtype else None
         self._masters = dtype_name(masters) if masters else None
@@ -152,7 +155,7 @@ class _Model:
                 if self._masters:
                     keep("master weights", self._masters, self._size(tensor, self._masters))
                 dtype = self._states or self._masters or self._dtype_of(tensor)
-                dtype = "int8" if name[0].endswith("8bit") else dtype
+                dtype = EIGHT_BIT_TYPE if is_eight_bit(name[0]) else dtype
                 for kind in name[1]:
                     keep(kind, dtype, self._size(tensor, dtype))
         row = _of_dtypes("optimizer", sizes)
@@ -166,29 +169,41 @@ _Named = tuple[str, tuple[str, ...]]
 def _groups(optimizer: Any, trained: list[Any]) -> list[tuple[_Named, list[Any]]]:
     """The parameters an optimizer steps, by its name and the states it keeps for each."""
     if isinstance(optimizer, str):
-        return [((optimizer.lower(), states_of(optimizer)), trained)]
-    if not hasattr(optimizer, "param_groups"):
-        raise UsageError(
-            f"estimate: optimizer is of type {type(optimizer).__name__}; accepted: an optimizer, "
-            "or the name of one"
-        )
+        return [((optimizer, states_of(optimizer)), trained)]
+    if isinstance(_accepted(optimizer), type):
+        return [(_names_of(optimizer), trained)]
     return [
         (_names_of(optimizer, group), _each_once(group["params"]))
         for group in optimizer.param_groups
     ]
 
 
+def _accepted(optimizer: Any) -> Any:
+    """An optimizer or the class of one.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if isinstance(optimizer, type) or hasattr(optimizer, "param_groups"):
+        return optimizer
+    raise UsageError(
+        f"estimate: optimizer is of type {type(optimizer).__name__}; accepted: an optimizer, its "
+        "class, or the name of one"
+    )
+
+
 def _names_of(optimizer: Any, group: dict[str, Any] | None = None) -> _Named:
     """The optimizer's name, and the states its options make it keep."""
     options = group if group is not None else getattr(optimizer, "defaults", {})
-    name = type(optimizer).__name__.lower()
+    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
+    name = cls.__name__
     momentum = bool(options.get("momentum"))
-    if name == "sgd":
+    if name == "SGD":
         name = "sgd-momentum" if momentum else "sgd"
     elif options.get("amsgrad"):
         name = "amsgrad"
     states = states_of(name)
-    if name == "rmsprop":
+    if name == "RMSprop":
         states += ((MOMENTUM,) if momentum else ()) + ((FIRST,) if options.get("centered") else ())
     return name, states
 

@@ -25,10 +25,10 @@ from memguard.judge import lints as judge
 from memguard.records import CodeLine, Finding, Holder, Kind
 from memguard.report import lints as words
 from memguard.sensors.canaries import attached_outputs
-from memguard.sensors.census import Census
 from memguard.sensors.dated import steps_reached
+from memguard.sensors.devices import used_backends
 from memguard.sensors.gradients import Asked, Gradients
-from memguard.sensors.unused import UnusedGraphs
+from memguard.sensors.unused import Sampled, UnusedGraphs
 
 # The step at whose look the source is read: what a loop does in its first steps may be warm-up.
 READ_AT = 5
@@ -43,35 +43,32 @@ class Lints:
     Args:
         clock: says which step it is.
         sources: what is watched.
-        census: knows when garbage was collected.
         tell: takes a finding, once a habit.
         date: dates an autograd node.
 
     Attributes:
-        explaining: seconds spent on reading and weighing since somebody reset it.
+        explaining: seconds spent on reading and telling since somebody reset it.
     """
 
     def __init__(
         self,
         clock: Clock,
         sources: Sources,
-        census: Census,
         tell: Callable[[Finding], None],
         date: Callable[[Any], int | None],
     ) -> None:
         self._date = date
         self._clock = clock
         self._sources = sources
-        self._census = census
         self._tell = tell
         self._gradients = Gradients()
         self._unused = UnusedGraphs()
-        self._weights: dict[int, Weight] = {}
         self._source_read = False
         self._retaining: Statement | None = None
         self._retained: list[int] = []
         self._off_since: int | None = None
-        self._told_collector = False
+        self._collections = 0
+        self._collector_settled = False
         self.explaining = 0.0
 
     def end(self) -> None:
@@ -96,14 +93,16 @@ class Lints:
         self._gradients.forward()
         if discovery.is_training(module):
             return
-        begun = time.perf_counter()
-        if judge.is_unused(self._unused.wasted(module)):
-            self._tell_evaluation(module)
-        elif self._unused.wants(module):
-            self._sample(module, output)
-        else:
+        sampled = self._unused.of(module)
+        if sampled is None or sampled.settled:
             return
-        self.explaining += time.perf_counter() - begun
+        wasted = sampled.wasted()
+        if judge.is_unused(wasted):
+            begun = time.perf_counter()
+            self._tell_evaluation(module, sampled, wasted)
+            self.explaining += time.perf_counter() - begun
+        elif sampled.is_wanting:
+            self._sample(module, sampled, output)
 
     def look(self, now: int, fresh: Sequence[Any]) -> None:
         """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
@@ -114,8 +113,8 @@ class Lints:
             self.explaining += time.perf_counter() - begun
         if self._retaining is not None and fresh:
             self._look_for_retained(now, fresh)
-        if not self._told_collector and self._misses_collections(now):
-            self._told_collector = True
+        if not self._collector_settled and self._misses_collections(now):
+            self._collector_settled = True
             begun = time.perf_counter()
             self._tell_collector(now)
             self.explaining += time.perf_counter() - begun
@@ -148,20 +147,18 @@ class Lints:
 
     # --- evaluation ---
 
-    def _sample(self, module: Any, output: Any) -> None:
+    def _sample(self, module: Any, sampled: Sampled, output: Any) -> None:
         with _torch.without_overrides():
-            roots = self._unused.forward(module, attached_outputs(output))
-            if not roots or id(module) in self._weights:
+            roots = sampled.forward(attached_outputs(output))
+            if not roots or sampled.weight is not None:
                 return
             own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             own |= {_torch.storage_of(tensor)[0] for tensor in module.parameters()}
-            (weight,) = weigh_each([(0, roots)], lambda number: 0, own)
-        self._weights[id(module)] = weight
+            (sampled.weight,) = weigh_each([(0, roots)], lambda number: 0, own)
 
-    def _tell_evaluation(self, module: Any) -> None:
-        wasted = self._unused.wasted(module)
-        self._unused.leave(module)
-        weight = self._weights.get(id(module), Weight())
+    def _tell_evaluation(self, module: Any, sampled: Sampled, wasted: int) -> None:
+        sampled.leave()
+        weight: Weight = sampled.weight or Weight()
         if not judge.is_worth_a_warning(weight.saved_bytes):
             return
         stack = user_spots(sys._getframe())
@@ -176,11 +173,14 @@ class Lints:
 
     def _read(self) -> None:
         stack = direct_spots(sys._getframe())
-        if not stack:
+        # Without a device there is no allocator whose cache could be emptied.
+        on_device = bool(used_backends())
+        wanted = (habits.RETAIN, habits.EMPTY) if on_device else (habits.RETAIN,)
+        if not stack or not habits.is_worth_reading(stack, wanted):
             return
         found = habits.Habits(stack)
         self._retaining = found.retaining()
-        emptying = found.emptying()
+        emptying = found.emptying() if on_device else None
         if emptying is not None:
             reason = "called by the loop's own statements at every step"
             where = ("empty_cache()", "function")
@@ -213,11 +213,12 @@ class Lints:
         if gc.isenabled() and gc.get_threshold()[0] > 0:
             self._off_since = None
             return False
+        collections = sum(generation["collections"] for generation in gc.get_stats())
         if self._off_since is None:
-            self._off_since = now
-        return judge.collects_nothing(
-            now - self._off_since, now - max(self._census.collected_at, 0)
-        )
+            self._off_since, self._collections = now, collections
+        # Somebody collects, of whatever generation, and will do so again.
+        self._collector_settled = collections > self._collections
+        return not self._collector_settled and judge.collects_nothing(now - self._off_since)
 
     def _tell_collector(self, now: int) -> None:
         found = habits.Habits(user_spots(sys._getframe()))

@@ -139,7 +139,11 @@ def test_masters_kept_by_hand_are_counted() -> None:
         ((N, "adam"), {"stages": [4]}, r"ZeRO stages are \(4,\); accepted: 0, 1, 2, 3"),
         ((N, "adam"), {"activations": "much"}, "activations: 'much' is no size"),
         ((N, "adam"), {"activations": -1}, "activations are -1; accepted: 0 bytes or more"),
-        ((nn.Linear(2, 2), 3), {}, "optimizer is of type int; accepted: an optimizer, or"),
+        (
+            (nn.Linear(2, 2), 3),
+            {},
+            "optimizer is of type int; accepted: an optimizer, its class, or",
+        ),
         ((nn.LazyLinear(2), "adam"), {}, "the model has lazy parameters"),
     ],
 )
@@ -231,3 +235,48 @@ def test_every_known_optimizer_is_estimated() -> None:
     for name, states in STATES.items():
         each = 1 if name.endswith("8bit") else 4
         assert estimate_of(N, name).total == (8 + each * len(states)) * N
+
+
+@pytest.mark.parametrize(
+    "cls", [cls for cls in vars(torch.optim).values() if isinstance(cls, type)]
+)
+def test_every_optimizer_of_torch_is_estimated_or_refused(cls: type) -> None:
+    """By its class and by its name alike; refused are those whose states no factor gives."""
+    name = cls.__name__
+    if name in ("Optimizer", "Adafactor", "LBFGS"):
+        for given in (cls, name):
+            with pytest.raises(
+                memguard.UsageError, match=f"^estimate: optimizer is '{name}'; accepted: adam, "
+            ):
+                memguard.estimate(N, given)
+        return
+    model = nn.Linear(10, 10, bias=False)
+    assert memguard.estimate(100, cls).total == memguard.estimate(model, cls).total
+    assert memguard.estimate(100, cls).total == memguard.estimate(100, name).total
+
+
+def test_data_types_may_be_those_of_torch() -> None:
+    """As well as their names."""
+    types: dict[str, Any] = {"dtype": torch.bfloat16, "masters": torch.float32}
+    named = {"dtype": "bf16", "masters": "fp32"}
+    assert memguard.estimate(N, **types) == memguard.estimate(N, **named)
+    model = nn.Linear(10, 10)
+    assert memguard.estimate(model, **types) == memguard.estimate(model, **named)
+
+
+@pytest.mark.parametrize("name", ["PagedAdamW8bit", "paged_adamw_8bit", "AdamW8bit"])
+def test_states_of_eight_bits_are_unsigned(name: str) -> None:
+    """As the ledger finds them."""
+    for model in (N, nn.Linear(10, 10)):
+        [row] = [row for row in memguard.estimate(model, name).rows if row.name == "optimizer"]
+        assert list(row.dtypes) == ["uint8"]
+
+
+def test_one_number_for_all_of_a_parameter_is_no_moment() -> None:
+    """ASGD calls one of its numbers as others call their first moments."""
+    model = nn.Linear(10, 10)
+    optimizer = torch.optim.ASGD(model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    row = memguard.ledger(model, optimizer).account(HOST).row("optimizer")
+    assert [part.name for part in row.parts] == ["other"]

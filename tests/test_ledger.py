@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import memguard
+from memguard import _storage, _torch
 from memguard.guard import Guard
 from memguard.ledgers import HOST, Account, Ledger
 from memguard.records import Report
@@ -492,3 +493,18 @@ def test_states_are_known_by_their_names() -> None:
         trained(model, optimizer, torch.ones(2, 3))
         names = {name for state in optimizer.state.values() for name in state}
         assert {name for name in names if kind_of_state(name) == "other"} <= unknown, cls
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize(
+    "layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr]
+)
+def test_a_sparse_tensor_weighs_its_entries_everywhere(layout: torch.layout) -> None:
+    """And not what it would weigh when dense, for findings as for the ledger."""
+    blocks = (2, 2) if layout is torch.sparse_bsr else None
+    tensor = torch.eye(100).to_sparse(layout=layout, blocksize=blocks)
+
+    counted = sum(one.bytes for one in _storage.storages_of(tensor))
+
+    assert _torch.storage_of(tensor)[1] == counted
+    assert 400 <= counted < 4 * 100 * 100

@@ -6,10 +6,17 @@ import warnings
 from pathlib import Path
 
 import pytest
-from programs import Run
+import torch
+from programs import WATCH, Run
+from torch import nn
 
 import memguard
+from memguard.explain.habits import MOST_READ, is_worth_reading
+from memguard.explain.places import Spot
+from memguard.judge.lints import CARRIED
 from memguard.records import Finding
+from memguard.sensors.gradients import MAX_OPTIMIZERS, Gradients
+from memguard.sensors.unused import MAX_GRAPHLESS, MAX_MODULES, UnusedGraphs
 
 # name of the habit: (kind, word of the summary, line of the advice, program)
 HABITS: dict[str, tuple[str, str, str, str]] = {
@@ -74,6 +81,21 @@ HABITS: dict[str, tuple[str, str, str, str]] = {
         fit()
         """,
     ),
+    "a backward of a helper's that keeps its graph": (
+        "graph",
+        "keeps its graph at every step",
+        "loss.backward()",
+        """
+        def back(loss):
+            loss.backward(retain_graph=True)  # grows
+        for _ in range(30):
+            x, y = batch()
+            loss = (model(x) - y).pow(2).mean()
+            optimizer.zero_grad()
+            back(loss)
+            optimizer.step()
+        """,
+    ),
     "a cache emptied at every step": (
         "reserved",
         "cache is emptied at every step",
@@ -96,8 +118,10 @@ HABITS: dict[str, tuple[str, str, str, str]] = {
         import gc
         gc.disable()  # grows
         try:
-            for _ in range(80):
+            for _ in range(20):
                 train_step(model, optimizer)
+            for _ in range(1100):
+                guard.step()
         finally:
             gc.enable()
         """,
@@ -222,6 +246,36 @@ HEALTHY: dict[str, str] = {
             seen.pop().mean().backward()
             optimizer.step()
         """,
+    "an early output of a deep network in evaluation mode": """
+        seen = []
+        guard.close()
+        deep = nn.Sequential(*(m for _ in range(250) for m in (nn.Linear(8, 8), nn.Tanh()))).eval()
+        deep[3].register_forward_hook(lambda module, args, output: seen.append(output))
+        guard = memguard.watch(deep)
+        for _ in range(12):
+            image = torch.randn(512, 8, requires_grad=True)
+            deep(image)
+            torch.autograd.grad(seen.pop().mean(), image)
+            guard.step()
+        """,
+    "a branch of a network in evaluation mode that the output does not need": """
+        guard.close()
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.side, self.main = Net(), Net()
+            def forward(self, x):
+                self.seen = self.side(x)
+                return self.main(x)
+        two = Two().eval()
+        guard = memguard.watch(two)
+        for _ in range(20):
+            two.zero_grad()
+            two(torch.randn(4096, 8))
+            two.seen.mean().backward()
+            two.seen = None
+            guard.step()
+        """,
     "an evaluation without graphs": """
         model.eval()
         with torch.no_grad():
@@ -261,6 +315,55 @@ HEALTHY: dict[str, str] = {
                 torch.cuda.empty_cache()
         torch.cuda.empty_cache()
         """,
+    "a cache emptied by a function that mostly leaves before": """
+        def clean_up(step):
+            if step % 10:
+                return
+            torch.cuda.empty_cache()
+        for step in range(30):
+            train_step(model, optimizer)
+            clean_up(step)
+        """,
+    "a cache emptied in turns that come to it": """
+        for step in range(30):
+            train_step(model, optimizer)
+            if step % 10:
+                continue
+            torch.cuda.empty_cache()
+        """,
+    "a cache emptied by half a statement": """
+        for step in range(30):
+            train_step(model, optimizer)
+            torch.cuda.empty_cache() if step % 10 == 0 else None
+        """,
+    "a cache emptied when memory has ended": """
+        for step in range(30):
+            try:
+                train_step(model, optimizer)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+        """,
+    "a helper that goes backward twice through one graph": """
+        def back(loss):
+            loss.backward(retain_graph=True)
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            back(out.mean())
+            back((out - y).pow(2).mean())
+            optimizer.step()
+        """,
+    "a helper that goes backward for each of several losses": """
+        def back(loss):
+            loss.backward(retain_graph=True)
+        for _ in range(30):
+            x, y = batch()
+            out = model(x)
+            optimizer.zero_grad()
+            [back(loss) for loss in (out.mean(), (out - y).pow(2).mean())]
+            optimizer.step()
+        """,
     "a cache emptied after each run of an installed trainer's loop": """
         trainer = {}
         code = "def run(step):\\n for _ in range(20):\\n  step()"
@@ -274,6 +377,18 @@ HEALTHY: dict[str, str] = {
             losses = [train_step(model, optimizer).item() for _ in range(20)]
             torch.cuda.empty_cache()
         """,
+    "a loop that has the young collected somewhere else": """
+        import gc
+        gc.disable()
+        clean_up = functools.partial(getattr(gc, "col" + "lect"), 1)
+        try:
+            for step in range(1300):
+                guard.step()
+                if step == 200:
+                    clean_up()
+        finally:
+            gc.enable()
+        """,
     "a loop that collects by itself": """
         import gc
         gc.disable()
@@ -286,6 +401,12 @@ HEALTHY: dict[str, str] = {
             gc.enable()
         """,
 }
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device: without one no cache is emptied, and `empty_cache` does nothing."""
+    monkeypatch.setattr("memguard.lints.used_backends", lambda: ["a device"])
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -327,6 +448,65 @@ def test_the_unused_graph_is_weighed(tmp_path: Path) -> None:
     assert f"{8192 * (8 + 16) * 4 // 1024} KiB" in finding.summary
 
 
+def test_an_evaluation_without_graphs_is_soon_left_alone() -> None:
+    """And so are modules that died: their places are for others, and never taken for theirs."""
+    unused = UnusedGraphs()
+    module = nn.Linear(2, 2)
+    sampled = unused.of(module)
+    assert sampled is not None
+    for _ in range(MAX_GRAPHLESS):
+        assert sampled.is_wanting
+        sampled.forward([])
+    assert sampled.settled
+    assert unused.of(module) is sampled
+    for _ in range(3 * MAX_MODULES):
+        other = nn.Linear(2, 2)  # the one before it has died
+        found = unused.of(other)
+        assert found is not None
+        assert found.module() is other
+        assert found.is_wanting
+    unused.remove()
+
+
+def test_a_second_guard_sees_what_the_first_has_asked() -> None:
+    """Also where something keeps the nodes that add up gradients, as distributed training does."""
+    model = nn.Linear(4, 4)
+    kept = [p.view_as(p).grad_fn.next_functions[0][0] for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def steps(gradients: Gradients, *, clear: bool) -> int:
+        for _ in range(6):
+            if clear:
+                optimizer.zero_grad(set_to_none=False)
+            gradients.forward()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            asked = gradients.stepped(optimizer)
+        gradients.remove()
+        return asked.uncleared if asked is not None else 0
+
+    assert steps(Gradients(), clear=True) == 0
+    assert steps(Gradients(), clear=False) >= CARRIED
+    assert kept
+
+
+def test_optimizers_that_died_leave_their_places() -> None:
+    """A program that makes one for each of many fits has each of them asked."""
+    gradients = Gradients()
+    for _ in range(3 * MAX_OPTIMIZERS):
+        model = nn.Linear(2, 2)
+        model(torch.ones(1, 2)).sum().backward()
+        assert gradients.curious
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.step()
+        asked = gradients.stepped(optimizer)
+        assert asked is not None
+        assert asked.optimizer() is optimizer
+        asked.settled = True
+        del model, optimizer
+    gradients.remove()
+
+
 def test_a_habit_can_be_ignored(tmp_path: Path) -> None:
     """A suppression of its kind leaves it out, and the report says so."""
     run = Run(
@@ -344,6 +524,36 @@ def test_a_habit_never_ends_the_job(tmp_path: Path) -> None:
     run = Run(tmp_path, HABITS["gradients that nobody clears"][3])
     assert not run.stopped
     assert _kinds(run.report.findings) == ["grad"]
+
+
+def test_a_cache_is_not_spoken_of_without_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU `empty_cache` does nothing, so neither does it any harm."""
+    monkeypatch.setattr("memguard.lints.used_backends", list)
+    run = Run(tmp_path, HABITS["a cache emptied at every step"][3])
+    assert not run.report.findings
+
+
+def test_only_files_that_name_a_habit_are_parsed(tmp_path: Path) -> None:
+    """And those only where it is soon done: a loop must not wait for it."""
+    plain, naming, long = (tmp_path / name for name in ("plain.py", "naming.py", "long.py"))
+    plain.write_text("step()\n")
+    naming.write_text("empty_cache()\n")
+    long.write_text("# padding\n" * (MOST_READ // 10))
+    spots = [Spot(str(file), "main", 1, 1) for file in (plain, naming, long)]
+
+    assert not is_worth_reading(spots[:1], ["empty_cache"])
+    assert is_worth_reading(spots[:2], ["empty_cache"])
+    assert not is_worth_reading(spots[:2], ["retain_graph"])
+    assert not is_worth_reading(spots, ["empty_cache"])
+
+
+def test_a_long_file_is_not_read_for_its_habits(tmp_path: Path) -> None:
+    """What it does at every step is not told, and no step waits."""
+    padding = "# padding\n" * (MOST_READ // 10)
+    run = Run(tmp_path, HABITS["a cache emptied at every step"][3], watch=WATCH + padding)
+    assert not run.report.findings
 
 
 def _kinds(findings: tuple[Finding, ...]) -> list[str]:

@@ -6,21 +6,28 @@ Only what the text shows beyond doubt counts: a call under an `if`, or in an inn
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+import linecache
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from memguard.explain.calls import Reached, called, callees
 from memguard.explain.loops import Region, running_regions
 from memguard.explain.places import Spot, Statement
 from memguard.explain.program import Program
-from memguard.explain.syntax import Piece, dotted
+from memguard.explain.syntax import Piece, Scope, dotted
 from memguard.explain.text import code_of, context_of
 
-# Without one of these words a file is not parsed for their sake.
-_RETAIN, _EMPTY, _STEP = "retain_graph", "empty_cache", "step"
+# Without one of the first two words no file is parsed for their sake.
+RETAIN, EMPTY, _STEP = "retain_graph", "empty_cache", "step"
+
+# Characters of the stack's files in all that are parsed to look for a habit: a microsecond each.
+MOST_READ = 50_000
+
 _BACKWARDS = frozenset(("backward", "grad", "gradient", "vjp", "jacobian", "hessian"))
 
-# What may stand around a statement that runs each time all the same.
-_ALWAYS = (ast.With, ast.AsyncWith, ast.Try)
+# What may stand around a statement that runs each time all the same; and what skips the rest.
+_ALWAYS = (ast.With, ast.AsyncWith)
+_LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DEVICE_WORDS = frozenset(("is_available", "cuda", "use_cuda", "device", "gpu", "use_gpu"))
 
@@ -35,6 +42,17 @@ class Step:
 
     statement: Statement
     optimizer: str | None
+
+
+def is_worth_reading(stack: Iterable[Spot], words: Sequence[str]) -> bool:
+    """Whether one of the words stands in the stack's files, and these are soon parsed.
+
+    All of the files count: without one of them, the loop that is running would be mistaken.
+    """
+    texts = [linecache.getlines(file) for file in {spot.file for spot in stack}]
+    if sum(len(line) for lines in texts for line in lines) > MOST_READ:
+        return False
+    return any(word in line for lines in texts for line in lines for word in words)
 
 
 class Habits:
@@ -52,26 +70,27 @@ class Habits:
         self._loop = None if innermost is None or _in_comprehension(innermost) else innermost
 
     def retaining(self) -> Statement | None:
-        """The loop's only backward, when it retains its graph at every step."""
-        if not self._mentions(_RETAIN):
+        """The loop's only backward, when it retains its graph at every step, once."""
+        if not self._mentions(RETAIN):
             return None
         found = [
-            (piece, call, always)
-            for piece, always in self._pieces()
+            (piece, call, always, reached)
+            for piece, always, reached in self._pieces()
             for call in piece.calls()
             if _name(call) in _BACKWARDS
         ]
         if len(found) != 1:
             return None
-        piece, call, always = found[0]
-        return statement_of(piece) if always and _retains(call) else None
+        piece, call, always, reached = found[0]
+        once = always and self._is_reached_once(reached)
+        return statement_of(piece) if once and _retains(call) else None
 
     def emptying(self) -> Statement | None:
         """The statement that empties the allocator's cache at every step."""
-        if not self._mentions(_EMPTY):
+        if not self._mentions(EMPTY):
             return None
-        for piece, always in self._pieces():
-            if always and any(_name(call) == _EMPTY for call in piece.calls()):
+        for piece, always, _ in self._pieces():
+            if always and any(_name(call) == EMPTY for call in piece.calls()):
                 return statement_of(piece)
         return None
 
@@ -101,21 +120,47 @@ class Habits:
     def _mentions(self, word: str) -> bool:
         return any(source.text.find(word) >= 0 for source in self._program.sources)
 
-    def _pieces(self) -> Iterator[tuple[Piece, bool]]:
-        """Statements that the loop runs, and whether it runs them once at every step."""
+    def _pieces(self) -> Iterator[tuple[Piece, bool, Reached | None]]:
+        """Statements that the loop runs, whether at every step, and how each is reached."""
         loop = self._loop
         if loop is None:
             return
         for piece in loop.pieces:
             if piece.node is not loop.loop:
-                yield piece, _always(loop.inner_parents(piece))
+                yield piece, self._always(piece), None
         for reached in loop.reach.values():
-            path = list(reached.path())
-            via = _always(loop.inner_parents(path[0])) and all(
-                _always(piece.parents) for piece in path[1:]
-            )
+            via = all(self._always(piece) for piece in reached.path())
             for piece in reached.scope.pieces:
-                yield piece, via and _always(piece.parents)
+                yield piece, via and self._always(piece), reached
+
+    def _always(self, piece: Piece) -> bool:
+        """Whether each call of a statement is made whenever its loop, or function, goes round."""
+        loop = self._loop
+        own = loop is not None and piece.scope is loop.scope and piece in loop.pieces
+        parents = loop.inner_parents(piece) if loop is not None and own else piece.parents
+        others = loop.pieces if loop is not None and own else piece.scope.pieces
+        return (
+            _is_straight(piece)
+            and all(_runs_through(parent, piece) for parent in parents)
+            and not any(_leaves(other, piece) for other in others)
+        )
+
+    def _is_reached_once(self, reached: Reached | None) -> bool:
+        """Whether one call alone leads to a function; False where the text does not say."""
+        running = [piece for piece, _, _ in self._pieces()]
+        while reached is not None:
+            scope = reached.scope
+            ways = [p for p in running for one, _ in callees(self._program, p) if one is scope]
+            calls = [c for p in running for c in p.calls() if self._may_run(c, p, scope)]
+            if len(ways) != 1 or len(calls) != 1:
+                return False
+            if called(self._program, calls[0], ways[0].scope) != [scope]:
+                return False
+            reached = reached.before
+        return True
+
+    def _may_run(self, call: ast.Call, piece: Piece, scope: Scope) -> bool:
+        return scope in called(self._program, call, piece.scope)
 
 
 def stepping(stack: Sequence[Spot]) -> Step | None:
@@ -174,7 +219,7 @@ def _name(call: ast.Call) -> str:
 
 def _retains(call: ast.Call) -> bool:
     return any(
-        keyword.arg == _RETAIN
+        keyword.arg == RETAIN
         and isinstance(keyword.value, ast.Constant)
         and keyword.value.value is True
         for keyword in call.keywords
@@ -192,9 +237,34 @@ def _in_comprehension(region: Region) -> bool:
     )
 
 
-def _always(parents: Sequence[ast.stmt]) -> bool:
-    """Whether what stands in these compound statements runs each time."""
-    return all(isinstance(parent, _ALWAYS) or _asks_for_device(parent) for parent in parents)
+def _is_straight(piece: Piece) -> bool:
+    """Whether a statement, once begun, makes each of its calls once."""
+    winding = (ast.IfExp, ast.BoolOp, ast.Lambda, *_COMPREHENSIONS)
+    return not any(
+        isinstance(node, winding) and any(isinstance(one, ast.Call) for one in ast.walk(node))
+        for node in piece.nodes()
+    )
+
+
+def _runs_through(parent: ast.stmt, piece: Piece) -> bool:
+    """Whether what stands in this compound statement, at that place, runs each time."""
+    if _is_among(piece, parent, ("handlers", "orelse")):
+        return False
+    is_try = hasattr(parent, "finalbody")
+    return is_try or isinstance(parent, _ALWAYS) or _asks_for_device(parent)
+
+
+def _is_among(piece: Piece, parent: ast.stmt, parts: Sequence[str]) -> bool:
+    inner = (one for part in parts for one in getattr(parent, part, ()))
+    return any(one.lineno <= piece.line <= (one.end_lineno or one.lineno) for one in inner)
+
+
+def _leaves(other: Piece, piece: Piece) -> bool:
+    """Whether a statement before this one may end the turn first."""
+    if not isinstance(other.node, _LEAVING) or other.line >= piece.line:
+        return False
+    inner = [loop for loop in other.loops if loop not in piece.loops]
+    return not inner or isinstance(other.node, (ast.Return, ast.Raise))
 
 
 def _asks_for_device(parent: ast.stmt) -> bool:

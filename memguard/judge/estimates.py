@@ -17,6 +17,7 @@ BYTES = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
     "int8": 1,
+    "uint8": 1,
 }
 _SHORT = {
     "fp64": "float64",
@@ -39,8 +40,10 @@ STATES: Mapping[str, tuple[str, ...]] = {
     "radam": (FIRST, SECOND),
     "adamax": (FIRST, SECOND),
     "amsgrad": (FIRST, SECOND, SECOND),
+    "sparseadam": (FIRST, SECOND),
     "adam8bit": (FIRST, SECOND),
     "adamw8bit": (FIRST, SECOND),
+    "lion8bit": (FIRST,),
     "adagrad": (SECOND,),
     "adadelta": (SECOND, SECOND),
     "rmsprop": (SECOND,),
@@ -51,16 +54,18 @@ STATES: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
     "sgd-momentum": (MOMENTUM,),
 }
-_EIGHT_BIT = "8bit"
+# Eight-bit states lie in this type, as their owners keep them; and names of those that are moved to
+# the host when a device is full begin with this.
+_EIGHT_BIT, EIGHT_BIT_TYPE, _PAGED = "8bit", "uint8", "paged"
 
 
-def dtype_name(name: str) -> str:
-    """A data type as torch writes it: `bf16` is `bfloat16`.
+def dtype_name(name: object) -> str:
+    """A data type as torch writes it: `bf16` is `bfloat16`, and so is `torch.bfloat16`.
 
     Raises:
         UsageError: there is no such type of numbers that models are trained in.
     """
-    wanted = name.lower().removeprefix("torch.")
+    wanted = str(name).lower().removeprefix("torch.")
     wanted = _SHORT.get(wanted, wanted)
     if wanted not in BYTES:
         accepted = ", ".join([*BYTES, *_SHORT])
@@ -69,24 +74,32 @@ def dtype_name(name: str) -> str:
 
 
 def states_of(optimizer: str) -> tuple[str, ...]:
-    """The states an optimizer keeps for each parameter.
+    """The states an optimizer keeps for each parameter, each as large as the parameter.
 
     Raises:
         UsageError: nothing is known of such an optimizer.
     """
-    states = STATES.get(optimizer.lower())
+    states = STATES.get(optimizer.lower().replace("_", "").removeprefix(_PAGED))
     if states is None:
-        raise UsageError(f"estimate: optimizer is {optimizer!r}; accepted: {', '.join(STATES)}")
+        more = f"and `{_PAGED}` before any of these"
+        raise UsageError(
+            f"estimate: optimizer is {optimizer!r}; accepted: {', '.join(STATES)}, {more}"
+        )
     return states
+
+
+def is_eight_bit(optimizer: str) -> bool:
+    """Whether an optimizer of that name keeps its states in a byte a number."""
+    return optimizer.lower().endswith(_EIGHT_BIT)
 
 
 def estimate_of(
     parameters: int | float,
     optimizer: str = "adamw",
-    dtype: str = "float32",
+    dtype: object = "float32",
     *,
-    masters: str | None = None,
-    states: str | None = None,
+    masters: object = None,
+    states: object = None,
     ranks: int = 1,
     stages: Sequence[int] = (),
     activations: int = 0,
@@ -110,23 +123,22 @@ def estimate_of(
         UsageError: a number or a name is not accepted.
     """
     count = _whole("parameters", parameters)
-    dtype = dtype_name(dtype)
+    width = dtype_name(dtype)
     master = dtype_name(masters) if masters else None
-    kept = dtype_name(states or master or dtype)
-    each = 1 if optimizer.lower().endswith(_EIGHT_BIT) else BYTES[kept]
+    kept = EIGHT_BIT_TYPE if is_eight_bit(optimizer) else dtype_name(states or master or width)
     sizes: dict[str, int] = {}
     for kind in states_of(optimizer):
-        sizes[kind] = sizes.get(kind, 0) + count * each
-    by_dtype = {"int8" if each == 1 else kept: sum(sizes.values())}
+        sizes[kind] = sizes.get(kind, 0) + count * BYTES[kept]
+    by_dtype = {kept: sum(sizes.values())}
     if master is not None:
         sizes["master weights"] = count * BYTES[master]
         by_dtype[master] = by_dtype.get(master, 0) + count * BYTES[master]
-    weights = Row("parameters", count * BYTES[dtype], count, {dtype: count * BYTES[dtype]})
-    gradients = Row("gradients", count * BYTES[dtype], count, {dtype: count * BYTES[dtype]})
+    weights = Row("parameters", count * BYTES[width], count, {width: count * BYTES[width]})
+    gradients = Row("gradients", count * BYTES[width], count, {width: count * BYTES[width]})
     parts = tuple(Part(kind, size) for kind, size in sizes.items())
     held = Row("optimizer", sum(sizes.values()), 0, by_dtype, parts=parts)
     notes = []
-    if BYTES[dtype] == 2 and master is None:
+    if BYTES[width] == 2 and master is None:
         more = "the optimizer steps the 16-bit parameters themselves; float32 masters are apart"
         notes.append(f"{more}: `masters='float32'`, `--masters fp32`")
     rows = [weights, gradients, held, Row("activations", activations)]

@@ -14,9 +14,9 @@ WORTH_A_WARNING = 64 << 10
 # Looks at which a graph was still there after the loop's only backward.
 RETAINED = 3
 
-# Steps with automatic collection off and none made. Trainers that collect by themselves do so more
-# often than this, or say so in their source.
-UNCOLLECTED = 64
+# Steps with automatic collection off and none made. Trainers that collect by themselves do so every
+# hundred steps or some hundreds.
+UNCOLLECTED = 1000
 
 
 def never_cleared(carried: int) -> bool:
@@ -34,11 +34,6 @@ def is_worth_a_warning(saved: int) -> bool:
     return saved >= WORTH_A_WARNING
 
 
-def collects_nothing(steps_off: int, steps_since: int) -> bool:
-    """Whether a collector off for so many steps is missed.
-
-    Args:
-        steps_off: steps since it was first seen off.
-        steps_since: steps since the last collection.
-    """
-    return min(steps_off, steps_since) >= UNCOLLECTED
+def collects_nothing(steps: int) -> bool:
+    """Whether a collector that was off for so many steps, with no collection made, is missed."""
+    return steps >= UNCOLLECTED

@@ -28,6 +28,15 @@ def tensors_of(item: Any) -> Iterator[Any]:
             yield from (v for v in values if _kinds.is_tensor_type(type(v)))
 
 
+def stepped_by(optimizer: Any) -> Iterator[Any]:
+    """The parameters that an optimizer steps, and their gradients."""
+    door = _kinds.torch_door()
+    for group in list(optimizer.param_groups):
+        for parameter in group["params"]:
+            gradient = door.gradient_of(parameter)
+            yield from (one for one in (parameter, gradient) if one is not None)
+
+
 def modules_of(module: Any) -> Iterator[Any]:
     """The module and all below it."""
     pending, seen = [module], {id(module)}

@@ -17,7 +17,7 @@ import torch
 
 from memguard import _hooks, _torch
 
-# Optimizers that are asked; a program with more makes them in a loop.
+# Living optimizers that are asked; a program with more makes them in a loop.
 MAX_OPTIMIZERS = 8
 
 # Parameters of an optimizer that are looked at to choose the smallest.
@@ -28,12 +28,6 @@ MAX_TRIES = 8
 
 # Steps that are waited for an arrival; where none is seen, the forward is none that is heard of.
 MAX_STEPS = 64
-
-
-class _Placed:
-    """Marks a node that has our hook already."""
-
-    __slots__ = ()
 
 
 class Asked:
@@ -79,6 +73,11 @@ class Asked:
     def armed(self) -> bool:
         """Whether the arrival of the next gradient is to be seen."""
         return self._armed and not self.settled
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the optimizer is gone."""
+        return self.optimizer() is None
 
     def stepped(self, optimizer: Any) -> None:
         """The optimizer has just stepped."""
@@ -145,13 +144,17 @@ class Gradients:
     @property
     def curious(self) -> bool:
         """Whether steps and forwards are worth telling of."""
-        return len(self._asked) < MAX_OPTIMIZERS or any(map(_is_open, self._asked.values()))
+        return len(self._asked) < MAX_OPTIMIZERS or any(
+            asked.is_over or not asked.settled for asked in self._asked.values()
+        )
 
     def stepped(self, optimizer: Any) -> Asked | None:
         """An optimizer has just stepped; what is known of it, None where it is not asked."""
         asked = self._asked.get(id(optimizer))
         if asked is None or asked.optimizer() is not optimizer:
             if len(self._asked) >= MAX_OPTIMIZERS:
+                self._asked = {k: one for k, one in self._asked.items() if not one.is_over}
+            if asked is None and len(self._asked) >= MAX_OPTIMIZERS:
                 return None
             asked = self._asked[id(optimizer)] = Asked(optimizer)
         if not asked.settled:
@@ -165,8 +168,10 @@ class Gradients:
         for asked in armed:
             parameter = asked.parameter() if asked.parameter is not None else None
             node = _accumulator_of(parameter) if parameter is not None else None
-            if node is not None and _Placed not in _torch.node_metadata(node):
-                _torch.node_metadata(node)[_Placed] = _Placed()
+            # Each marks the nodes it has a hook in as its own: some outlive the guard that placed
+            # it, since distributed training holds the nodes that add up its gradients.
+            if node is not None and asked not in _torch.node_metadata(node):
+                _torch.node_metadata(node)[asked] = True
                 self._handles.append(node.register_prehook(asked.arrives))
                 del self._handles[:-MAX_OPTIMIZERS]
 
@@ -178,10 +183,6 @@ class Gradients:
             handle.remove()
         self._handles.clear()
         self._asked.clear()
-
-
-def _is_open(asked: Asked) -> bool:
-    return not asked.settled and asked.optimizer() is not None
 
 
 def _smallest(optimizer: Any) -> Any:

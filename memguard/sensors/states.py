@@ -95,12 +95,19 @@ def _states(optimizers: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         states = getattr(optimizer, "state", None)
         if not isinstance(states, dict):
             continue
-        for state in list(states.values()):
+        for parameter, state in list(states.items()):
             if isinstance(state, dict):
                 for name, value in list(state.items()):
-                    yield from ((kind_of_state(name), one) for one in _tensors(value))
+                    for one in _tensors(value):
+                        yield OTHER if _is_count(one, parameter) else kind_of_state(name), one
             else:
                 yield from ((OTHER, one) for one in _tensors(state))
+
+
+def _is_count(state: Any, parameter: Any) -> bool:
+    """Whether a state is one number for all of a parameter: a step count, the `mu` of ASGD."""
+    whole = _torch.is_tensor_type(type(parameter)) and parameter.dim() == 0
+    return not whole and bool(state.dim() == 0)
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:

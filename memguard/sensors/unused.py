@@ -13,9 +13,12 @@ from typing import Any
 
 from memguard import _torch
 
-# Graphs sampled of one module, and modules of which they are.
+# Graphs sampled of one module, and living modules of which they are.
 MAX_SAMPLES = 6
 MAX_MODULES = 4
+
+# Forwards without a graph after which a module is left alone.
+MAX_GRAPHLESS = 4
 
 # Nodes of one graph that are hooked: one microsecond each.
 MAX_NODES = 400
@@ -41,33 +44,36 @@ class Sample:
 
     Attributes:
         used: whether a backward reached it.
-        nodes: how many of its nodes were hooked.
+        cut: whether it has more nodes than were hooked: a backward may go through those.
+        leaves: what its backward would give gradients, by identity.
     """
 
-    __slots__ = ("_alive", "_handles", "nodes", "used")
+    __slots__ = ("_alive", "_handles", "cut", "leaves", "used")
 
     def __init__(self, roots: list[Any]) -> None:
         self.used = False
+        self.leaves: set[int] = set()
         ear = _Ear(self)
         self._alive: weakref.ref[Any] = weakref.ref(ear)
         self._handles: list[Any] = []
         seen = set(roots)
         pending = list(roots)
-        self.nodes = 0
-        while pending and self.nodes < MAX_NODES:
+        while pending and len(self._handles) < MAX_NODES:
             node = pending.pop()
             if _torch.node_sequence(node) is None:
-                continue  # it adds up a parameter's gradient, and is shared by all its graphs
-            self.nodes += 1
+                # It adds up a parameter's gradient, and is shared by all its graphs.
+                self.leaves.add(id(_torch.leaf_of(node)))
+                continue
             self._handles.append(node.register_prehook(ear))
             for following in _torch.next_nodes(node):
                 if following not in seen:
                     seen.add(following)
                     pending.append(following)
+        self.cut = bool(pending)
 
     @property
     def wasted(self) -> bool:
-        """Whether the graph is gone and no backward ever reached it."""
+        """Whether the graph is gone, and no backward has ever reached it."""
         return not self.used and self._alive() is None
 
     def remove(self) -> None:
@@ -77,51 +83,88 @@ class Sample:
         self._handles.clear()
 
 
+class Sampled:
+    """One module and the samples of its graphs.
+
+    Attributes:
+        module: held weakly.
+        settled: whether no more is asked of it.
+        weight: what its caller has found one of the graphs to weigh; None before.
+    """
+
+    __slots__ = ("_graphless", "_samples", "module", "settled", "weight")
+
+    def __init__(self, module: Any) -> None:
+        self.module: weakref.ref[Any] = weakref.ref(module)
+        self.settled = False
+        self.weight: Any = None
+        self._samples: list[Sample] = []
+        self._graphless = 0
+
+    @property
+    def is_wanting(self) -> bool:
+        """Whether one more forward is worth a sample."""
+        return not self.settled and len(self._samples) < MAX_SAMPLES
+
+    def forward(self, outputs: Iterable[Any]) -> list[Any]:
+        """Sample the graph behind these outputs; returns the nodes they hang on."""
+        found = list(itertools.islice(outputs, MAX_OUTPUTS + 1))
+        nodes = map(_torch.node_of, found)
+        roots = list(dict.fromkeys(node for node in nodes if node is not None))
+        if not roots:
+            self._graphless += 1
+            if self._graphless >= MAX_GRAPHLESS:
+                self.leave()
+            return []
+        sample = Sample(roots)
+        self._samples.append(sample)
+        if sample.cut or len(found) > MAX_OUTPUTS or self._has_more(sample):
+            self.leave()
+            return []
+        return roots
+
+    def _has_more(self, sample: Sample) -> bool:
+        """Whether the module has parts that the graph is without: others may go through those."""
+        module = self.module()
+        trained = (p for p in module.parameters() if p.requires_grad) if module is not None else ()
+        return any(id(parameter) not in sample.leaves for parameter in trained)
+
+    def wasted(self) -> int:
+        """Graphs that died unused; 0 once any was used."""
+        if any(sample.used for sample in self._samples):
+            self.leave()
+        return sum(sample.wasted for sample in self._samples)
+
+    def leave(self) -> None:
+        """Ask no more of the module."""
+        for sample in self._samples:
+            sample.remove()
+        self._samples.clear()
+        self.settled = True
+
+
 class UnusedGraphs:
     """Samples forwards in evaluation mode, module by module; holds none of them."""
 
-    __slots__ = ("_samples",)
+    __slots__ = ("_sampled",)
 
     def __init__(self) -> None:
-        # By module: its samples, or None once a backward has used one of them.
-        self._samples: dict[int, list[Sample] | None] = {}
+        self._sampled: dict[int, Sampled] = {}
 
-    def wants(self, module: Any) -> bool:
-        """Whether a forward of the module is worth a sample."""
-        key = id(module)
-        if key not in self._samples:
-            return len(self._samples) < MAX_MODULES
-        samples = self._samples[key]
-        return samples is not None and len(samples) < MAX_SAMPLES
-
-    def forward(self, module: Any, outputs: Iterable[Any]) -> list[Any]:
-        """Sample the graph behind these outputs; returns the nodes they hang on."""
-        nodes = [_torch.node_of(tensor) for tensor in itertools.islice(outputs, MAX_OUTPUTS)]
-        roots = list(dict.fromkeys(node for node in nodes if node is not None))
-        samples = self._samples.setdefault(id(module), [])
-        if roots and samples is not None:
-            samples.append(Sample(roots))
-        return roots
-
-    def wasted(self, module: Any) -> int:
-        """Graphs of the module that died unused; 0 once any of them was used."""
-        samples = self._samples.get(id(module))
-        if not samples:
-            return 0
-        if any(sample.used for sample in samples):
-            self.leave(module)
-            return 0
-        return sum(sample.wasted for sample in samples)
-
-    def leave(self, module: Any) -> None:
-        """Ask no more of the module."""
-        for sample in self._samples.get(id(module)) or ():
-            sample.remove()
-        self._samples[id(module)] = None
+    def of(self, module: Any) -> Sampled | None:
+        """What is known of a module that was just called; None where there are too many."""
+        found = self._sampled.get(id(module))
+        if found is not None and found.module() is module:
+            return found
+        if len(self._sampled) >= MAX_MODULES:
+            living = {k: one for k, one in self._sampled.items() if one.module() is not None}
+            self._sampled = living
+        if found is None and len(self._sampled) >= MAX_MODULES:
+            return None
+        found = self._sampled[id(module)] = Sampled(module)
+        return found
 
     def remove(self) -> None:
         """Take all hooks out; harmless when done twice."""
-        for key in list(self._samples):
-            for sample in self._samples[key] or ():
-                sample.remove()
-            self._samples[key] = None
+        for sampled in self._sampled.values():
+            sampled.leave()

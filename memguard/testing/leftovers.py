@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from memguard.explain.places import Spot
 from memguard.explain.wording import holder_of
 from memguard.records import Amount, Finding, Growth, Holder
 from memguard.report.tests import summary
+from memguard.sensors.contents import modules_of, stepped_by, tensors_of
 from memguard.testing.familiar import familiar
 
 # Survivors that are weighed; a test leaves few, and the rest adds nothing to the explanation.
@@ -40,8 +42,7 @@ class _Sorted:
                 nodes.append(item)
             else:
                 tensors.append(item)
-        inner = {id(part) for module in self.modules for part in _parts(module)}
-        inner |= {id(part) for optimizer in self.optimizers for part in _kept_by(optimizer)}
+        inner = {id(part) for one in (*self.modules, *self.optimizers) for part in _inside(one)}
         self.modules = [module for module in self.modules if id(module) not in inner]
         tensors = [tensor for tensor in tensors if id(tensor) not in inner]
         with _kinds.without_overrides():
@@ -67,33 +68,13 @@ class _Sorted:
             part.clear()
 
 
-def _parts(module: Any) -> Iterable[Any]:
-    """A module's own inner modules, parameters, buffers and gradients, by no code of its own."""
-    door = _kinds.torch_door()
-    pending, seen = [module], {id(module)}
-    while pending:
-        one = pending.pop()
-        values = one.__dict__
-        for name in ("_parameters", "_buffers"):
-            for tensor in dict(values.get(name) or {}).values():
-                yield tensor
-                if tensor is not None:
-                    yield door.gradient_of(tensor)
-        for child in dict(values.get("_modules") or {}).values():
-            if child is not None and id(child) not in seen:
-                seen.add(id(child))
-                yield child
-                pending.append(child)
-
-
-def _kept_by(optimizer: Any) -> Iterable[Any]:
-    door = _kinds.torch_door()
-    for group in list(optimizer.param_groups):
-        for parameter in group["params"]:
-            yield parameter
-            yield door.gradient_of(parameter)
-    for state in list(optimizer.state.values()):
-        yield from state.values() if isinstance(state, dict) else ()
+def _inside(item: Any) -> Iterator[Any]:
+    """What a module has inside, modules and tensors; what an optimizer steps and keeps."""
+    if _kinds.is_module(item):
+        yield from itertools.islice(modules_of(item), 1, None)
+    else:
+        yield from stepped_by(item)
+    yield from tensors_of(item)
 
 
 def _node_of(item: Any) -> Any:
@@ -184,10 +165,9 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
         nodes = [_node_of(item) for item in found.graphs]
         (weight,) = weigh_each([(0, nodes)], lambda number: 0)
         storages: dict[int, int] = {}
-        inner = [part for module in found.modules for part in _parts(module)]
-        inner += [part for optimizer in found.optimizers for part in _kept_by(optimizer)]
+        inner = [part for one in (*found.modules, *found.optimizers) for part in _inside(one)]
         for tensor in [*found.graphs, *found.tensors, *inner]:
-            if tensor is not None and _kinds.is_tensor_type(type(tensor)):
+            if _kinds.is_tensor_type(type(tensor)):
                 key, size = door.storage_of(tensor)
                 storages[key] = size
         inside = len(storages) - len(found.graphs) - len(found.tensors)
