@@ -21,6 +21,7 @@ from memguard.loop import WatchedLoop
 from memguard.postmortem import PostMortem
 from memguard.records import Finding, Growth, Report, Verdict
 from memguard.redaction import without_source
+from memguard.references import missing
 from memguard.settings import Settings
 from memguard.telling import Teller
 from memguard.watchdog import Watchdog
@@ -234,7 +235,8 @@ class Guard:
         self._attend(process)
 
     def _tell_problems(self) -> None:
-        for problem in self.settings.problems:
+        wanted = {"on_leak": self.settings.on_leak, "on_step": self.settings.on_step}
+        for problem in (*self.settings.problems, *missing(wanted)):
             with contextlib.suppress(Exception):  # a closed stderr must not end the job
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from memguard.cases import Cases
 from memguard.figures import Figures
+from memguard.references import imported
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.devices import used_backends
 from memguard.sensors.governor import Governor
 from memguard.settings import Function, Settings
-from memguard.telling import imported
 
 # Seconds for which figures that take longer to read are told again as they were.
 READ_EVERY = 1.0

@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,43 @@ def test_a_function_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPatc
         leaking(action="raise")
 
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", ["__main__", "train", "jobs.train"])
+def test_a_function_of_the_running_program_is_not_imported_anew(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By `__main__`, the file's name or that of `python -m`: the script is not run once more."""
+    seen: list[Report] = []
+    main = types.ModuleType("__main__")
+    main.save = seen.append  # type: ignore[attr-defined]
+    (tmp_path / "train.py").write_text("raise SystemExit('run twice')\n")
+    if "." in name:
+        main.__spec__ = ModuleSpec(name, None)
+    else:
+        main.__file__ = str(tmp_path / "train.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(LeakError):
+        leaking(action="raise", on_leak=f"{name}:save")
+
+    assert len(seen) == 1
+
+
+def test_a_function_that_is_nowhere_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not nine hours later, when the leak is there; what is there is not imported for that."""
+    (tmp_path / "checkpoints_here.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    train(MLP, 2, action="warn", on_leak="checkpoints_here:save")
+    assert capsys.readouterr().err == ""
+    train(MLP, 2, action="warn", on_leak="checkpoint_there.sub:save")
+
+    assert capsys.readouterr().err == (
+        "memguard: on_leak is checkpoint_there.sub:save: there is no module "
+        "'checkpoint_there.sub' to import it from\n"
+    )
 
 
 def test_a_warning_is_no_leak() -> None:

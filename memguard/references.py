@@ -1,0 +1,83 @@
+"""Functions that settings name as text, `package.module:function`: imported, never evaluated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from types import ModuleType
+from typing import Any, cast
+
+_MAIN = "__main__"
+
+
+def imported(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    """The function itself; text names it, and the running program is not imported a second time.
+
+    Args:
+        function: the function, or where it is: `package.module:function`. The running program goes by
+            `__main__`, by its name (`python -m package.train`) or by the name of its file.
+
+    Raises:
+        ImportError: there is no such module.
+        AttributeError: nothing in it has the name.
+        TypeError: what has the name cannot be called.
+    """
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    found: Any = _module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{function} is of type {type(found).__name__}, and cannot be called")
+    return cast("Callable[..., Any]", found)
+
+
+def missing(functions: Mapping[str, object], folder: str | None = None) -> list[str]:
+    """A line for each function whose package is nowhere; looks for it and imports nothing.
+
+    Args:
+        functions: what settings hold, by their names.
+        folder: a folder that programs are started from, where it is not the program's own process.
+    """
+    return [
+        f"{name} is {function}: there is no module {function.partition(':')[0]!r} to import it from"
+        for name, function in functions.items()
+        if isinstance(function, str) and not _is_there(function.partition(":")[0], folder)
+    ]
+
+
+def _is_there(module: str, folder: str | None) -> bool:
+    top = module.partition(".")[0]
+    if _is_running(module) or top in sys.modules:
+        return True
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    try:
+        if folder is not None and PathFinder.find_spec(top, [folder]) is not None:
+            return True
+        return find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _module(name: str) -> ModuleType:
+    if _is_running(name):
+        return sys.modules[_MAIN]
+    import importlib
+
+    return importlib.import_module(name)
+
+
+def _is_running(name: str) -> bool:
+    """Whether this is the program that runs: to import it would run it once more."""
+    main = sys.modules.get(_MAIN)
+    if main is None or name == _MAIN:
+        return name == _MAIN
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return bool(spec.name == name)
+    file = getattr(main, "__file__", None)
+    return isinstance(file, str) and PurePath(file).stem == name
