@@ -159,7 +159,7 @@ class WatchedLoop:
 
     def catch_up(self) -> None:
         """Hear of the events that were put down in passing, so that all is counted."""
-        if self._busy.acquire(False):
+        if self._busy.acquire(False) or self._was_left_busy():
             try:
                 self.parts.do("events", self._hear_tape)
                 if not self._silent and not self._paused:
@@ -245,9 +245,18 @@ class WatchedLoop:
 
     def _enter(self) -> float:
         """When this event began; 0 when it is not ours: closed, paused, or within another event."""
-        if self._silent or self._paused or not self._busy.acquire(False):
+        if self._silent or self._paused:
+            return 0.0
+        if not self._busy.acquire(False) and not self._was_left_busy():
             return 0.0
         return time.perf_counter()
+
+    def _was_left_busy(self) -> bool:
+        """Whether nobody has the turn: a signal handler's exception struck between two lines.
+
+        Then it is this event's. Handlers strike in the main thread, so only that one asks.
+        """
+        return threads.is_main() and not threads.runs_another(_TURNS)
 
     def _leave(self, begun: float) -> None:
         try:
@@ -402,3 +411,10 @@ class WatchedLoop:
         silent = [m for m in self._sources.roots() if id(m) not in called]
         found = [reference() for reference in outermost(called, silent)]
         self._sources.replace_roots([module for module in found if module is not None])
+
+
+# Whoever has the turn is in one of these.
+_TURNS = frozenset(
+    function.__code__
+    for function in (WatchedLoop._hear, WatchedLoop._take_census, WatchedLoop.catch_up)
+)

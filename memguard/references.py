@@ -15,8 +15,8 @@ def imported(function: Callable[..., Any] | str) -> Callable[..., Any]:
     """The function itself; text names it, and the running program is not imported a second time.
 
     Args:
-        function: the function, or where it is: `package.module:function`. The running program goes by
-            `__main__`, by its name (`python -m package.train`) or by the name of its file.
+        function: the function, or where it is: `package.module:function`. The running program is
+            `__main__`, or goes by its name (`python -m package.train`) or by that of its file.
 
     Raises:
         ImportError: there is no such module.

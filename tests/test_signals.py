@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 from models import TASKS, train, train_step
+from torch import Tensor
 
 import memguard
+from memguard import LeakError
 from memguard.figures import Figures
 from memguard.parts import Parts
 from memguard.sensors.canaries import Canaries
@@ -138,3 +141,36 @@ def test_interrupting_a_part_interrupts_the_job(monkeypatch: pytest.MonkeyPatch)
 
         assert guard.report().failures == ()
         assert guard.report().step >= 20
+
+
+def test_a_handler_that_strikes_between_two_lines_leaves_no_guard_deaf() -> None:
+    """The turn that was taken then, and never given back, is taken over by the next event."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer) as guard, pytest.raises(LeakError):
+        guard._loop._busy.acquire()
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+
+    assert guard.steps < 20
+
+
+def test_the_turn_of_a_thread_that_is_at_work_is_not_taken_over() -> None:
+    """What comes meanwhile is not the loop's."""
+    model, optimizer = MLP.set_up()
+    begun, done = threading.Event(), threading.Event()
+
+    def works() -> bool:
+        begun.set()
+        return done.wait(20) and False
+
+    with memguard.watch(model, optimizer) as guard:
+        thread = threading.Thread(target=guard._loop._hear, args=(works,))
+        thread.start()
+        assert begun.wait(20)
+        train_step(MLP, model, optimizer, 0)
+        assert guard.steps == 0
+        done.set()
+        thread.join()
+        train_step(MLP, model, optimizer, 1)
+        assert guard.steps == 1
