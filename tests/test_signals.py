@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -48,11 +49,19 @@ class Limit:
         raise Late("time is up")
 
 
+class Called:
+    """A handler that is an object."""
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise Late("time is up")
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {
     "function": plain,
     "any arguments": any_arguments,
     "method": Limit().strike,
     "partial": functools.partial(any_arguments, "job 7"),
+    "object": Called(),
 }
 
 
@@ -87,6 +96,24 @@ def test_a_part_that_raises_the_same_by_itself_has_failed() -> None:
 
     assert parts.do("census", Limit().give_up) is None
     assert parts.failures["census"].error == "Late: time is up"
+
+
+def test_a_function_that_is_given_a_frame_is_no_handler() -> None:
+    """What it raises is a failure like any other, and its frame's variables are not looked at."""
+
+    def where(frame: FrameType) -> None:
+        raise ValueError("no exporter there")
+
+    def on_step(figures: dict[str, float]) -> None:
+        where(sys._getframe())
+
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer, on_step=on_step) as guard:
+        for step in range(3):
+            train_step(MLP, model, optimizer, step)
+
+    (failure,) = guard.report().failures
+    assert failure.error == "ValueError: no exporter there"
 
 
 @pytest.mark.parametrize(
