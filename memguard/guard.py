@@ -21,7 +21,7 @@ from memguard.loop import WatchedLoop
 from memguard.postmortem import PostMortem
 from memguard.records import Finding, Growth, Report, Verdict
 from memguard.redaction import without_source
-from memguard.references import missing
+from memguard.references import held, let_go, missing
 from memguard.settings import Settings
 from memguard.telling import Teller
 from memguard.watchdog import Watchdog
@@ -39,7 +39,8 @@ class Guard:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        on_leak, on_step = held(settings.on_leak), held(settings.on_step)
+        settings = self.settings = replace(settings, on_leak=on_leak, on_step=on_step)
         self._process = os.getpid()
         self._closed = False
         self._depth = 0
@@ -163,6 +164,7 @@ class Guard:
             self._write_report()
         self._post_mortem.end()
         self._loop.end()
+        let_go(self.settings.on_leak, self.settings.on_step)
 
     @property
     def before_raising(self) -> Callable[[Report], None] | None:
@@ -263,6 +265,7 @@ class Guard:
         self._closed = True
         self._undo.clear()  # neither the thread nor the signal's question has come along
         self._loop.fall_silent()
+        let_go(self.settings.on_leak, self.settings.on_step)
 
     # --- telling ---
 

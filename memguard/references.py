@@ -1,11 +1,16 @@
-"""Functions that settings name as text, `package.module:function`: imported, never evaluated."""
+"""The user's functions: named as text, `package.module:function`, or given and held with care.
+
+Text is imported, never evaluated.
+"""
 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import PurePath
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any, cast
 
 _MAIN = "__main__"
@@ -32,6 +37,64 @@ def imported(function: Callable[..., Any] | str) -> Callable[..., Any]:
     if not callable(found):
         raise TypeError(f"{function} is of type {type(found).__name__}, and cannot be called")
     return cast("Callable[..., Any]", found)
+
+
+class Held:
+    """A function of the user's, until it is let go of; it compares like the function itself.
+
+    A method's object, which is often what trains and has the model, is held weakly; a function has
+    nobody else who would hold it.
+    """
+
+    __slots__ = ("_function", "_is_weak", "_name")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = str(getattr(function, "__qualname__", type(function).__name__))
+        self._function: Callable[..., Any] | None = function
+        self._is_weak = False
+        if isinstance(function, MethodType):
+            with suppress(TypeError):  # an object that nothing can refer to weakly
+                self._function, self._is_weak = weakref.WeakMethod(function), True
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function; None when it was let go of, or its object is gone."""
+        held = self._function
+        return held() if held is not None and self._is_weak else held
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function, as long as it is held.
+
+        Raises:
+            ReferenceError: the method's object is gone.
+        """
+        function = self.function
+        if function is not None:
+            return function(*args)
+        if self._function is None:
+            return None
+        raise ReferenceError(f"the object whose method {self._name} is has gone")
+
+    def __eq__(self, other: object) -> bool:
+        return self.function == (other.function if isinstance(other, Held) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def let_go(self) -> None:
+        """Hold nothing any more."""
+        self._function, self._is_weak = None, False
+
+
+def held(function: Callable[..., Any] | str | None) -> Callable[..., Any] | str | None:
+    """What a setting names, held with care; text and nothing as they are."""
+    return Held(function) if callable(function) and not isinstance(function, Held) else function
+
+
+def let_go(*functions: object) -> None:
+    """Let go of those that are held."""
+    for function in functions:
+        if isinstance(function, Held):
+            function.let_go()
 
 
 def missing(functions: Mapping[str, object], folder: str | None = None) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -172,6 +174,66 @@ def test_a_function_of_the_running_program_is_not_imported_anew(
         leaking(action="raise", on_leak=f"{name}:save")
 
     assert len(seen) == 1
+
+
+class Trainer:
+    """A user's own, with a method for leaks."""
+
+    def __init__(self) -> None:
+        self.model, self.optimizer = MLP.set_up()
+        self.told: list[object] = []
+
+    def save(self, told: object) -> None:
+        self.told.append(told)
+
+    def watch(self) -> memguard.Guard:
+        return memguard.watch(self.model, self.optimizer, on_leak=self.save, on_step=self.save)
+
+
+def test_a_method_keeps_neither_its_object_nor_the_model() -> None:
+    """The folds of a cross-validation go one after the other, and their guards with them."""
+    guards, models = [], []
+    for _ in range(2):
+        trainer = Trainer()
+        guards.append(trainer.watch())
+        assert trainer.watch() is guards[-1]
+        train_step(MLP, trainer.model, trainer.optimizer, 0)
+        assert len(trainer.told) == 1
+        models.append(weakref.ref(trainer.model))
+        del trainer
+        gc.collect()
+
+    assert [model() for model in models] == [None, None]
+    assert all(guard.closed for guard in guards)
+
+
+def test_a_method_whose_object_is_gone_is_named() -> None:
+    """It cannot be called, and the report says so."""
+    trainer = Trainer()
+    model, optimizer = trainer.model, trainer.optimizer
+    with trainer.watch() as guard:
+        del trainer
+        train_step(MLP, model, optimizer, 0)
+
+    (failure,) = guard.report().failures
+    assert failure.error == "ReferenceError: the object whose method Trainer.save is has gone"
+
+
+def test_a_closed_guard_holds_no_function() -> None:
+    """Nor what it closes over, however long the guard itself is kept."""
+    model, optimizer = MLP.set_up()
+
+    def save(told: object) -> None:
+        """Has to do with the model."""
+
+    function = weakref.ref(save)
+    guard = memguard.watch(model, optimizer, on_leak=save, on_step=save)
+    del save
+    train_step(MLP, model, optimizer, 0)
+    assert function() is not None
+    guard.close()
+
+    assert function() is None
 
 
 def test_a_function_that_is_nowhere_is_told_at_the_start(
