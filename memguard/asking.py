@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from memguard.errors import UsageError
 from memguard.records import Report
 from memguard.report import data
 
@@ -50,13 +51,28 @@ def is_private(place: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and owned and not found.st_mode & 0o077
 
 
+def is_caught(pid: int | str = "self") -> bool | None:
+    """Whether a process handles the signal, in Python or in C; None where the system is silent."""
+    if SIGNAL is None:
+        return None
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return None
+
+
 def answer_with(report: Callable[[], Report]) -> Callable[[], None]:
     """Answer with this report, too, whenever this process is asked; returns the undo.
 
-    A handler of the user's stays; then, and outside the main thread, nothing is done.
+    Raises:
+        UsageError: it cannot be asked: the signal is somebody else's, this is not the main thread,
+            or the system has no such signal.
     """
-    if SIGNAL is None or not _listen(SIGNAL):
-        return _nothing
+    _listen()
     key = id(report)
     _asked[key] = report
 
@@ -68,16 +84,18 @@ def answer_with(report: Callable[[], Report]) -> Callable[[], None]:
     return undo
 
 
-def _listen(number: signal.Signals) -> bool:
-    if signal.getsignal(number) is _on_signal:
-        return True
+def _listen() -> None:
+    if SIGNAL is None:
+        raise UsageError("this system has no signal to be asked with")
+    if signal.getsignal(SIGNAL) is _on_signal:
+        return
     if threading.current_thread() is not threading.main_thread():
-        return False
-    if signal.getsignal(number) is not signal.SIG_DFL:
-        return False
-    signal.signal(number, _on_signal)
-    signal.siginterrupt(number, False)  # what the job waits for goes on being waited for
-    return True
+        raise UsageError("`memguard ask` is not answered: only the main thread can set that up")
+    # What C code handles, such as the runtime of Go, Python takes for nobody's.
+    if signal.getsignal(SIGNAL) is not signal.SIG_DFL or is_caught():
+        raise UsageError("`memguard ask` is not answered: SIGURG has a handler already")
+    signal.signal(SIGNAL, _on_signal)
+    signal.siginterrupt(SIGNAL, False)  # what the job waits for goes on being waited for
 
 
 def _stop_listening() -> None:
@@ -85,10 +103,6 @@ def _stop_listening() -> None:
         return  # the handler stays, and has nothing to tell
     if signal.getsignal(SIGNAL) is _on_signal:
         signal.signal(SIGNAL, signal.SIG_DFL)
-
-
-def _nothing() -> None:
-    """The undo of what was never done."""
 
 
 def _on_signal(number: int, frame: object) -> None:

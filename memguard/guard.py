@@ -14,7 +14,7 @@ from memguard._events import nothing
 from memguard._kinds import is_out_of_memory
 from memguard._torch import Undo
 from memguard.asking import answer_with
-from memguard.errors import LeakError
+from memguard.errors import LeakError, UsageError
 from memguard.figures import environment
 from memguard.ledgers import Ledger
 from memguard.loop import WatchedLoop
@@ -247,10 +247,18 @@ class Guard:
         """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
         do, loop = self._loop.parts.do, self._loop
         if self.settings.ask or (process and self.settings.ask is None):
-            self._undo["ask removal"] = do("ask", answer_with, self.report) or nothing
+            self._undo["ask removal"] = do("ask", self._answer) or nothing
         if self.settings.watchdog is not None:
             dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
             self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
+
+    def _answer(self) -> Undo:
+        try:
+            return answer_with(self.report)
+        except UsageError:
+            if self.settings.ask:
+                raise
+            return nothing  # where nobody has asked for it, nobody misses it
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> None:
         """Watch these as well."""

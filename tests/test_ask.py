@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -18,8 +19,9 @@ import pytest
 from models import TASKS, train_step
 
 import memguard
-from memguard import asking
+from memguard import asking, watching
 from memguard.cli import ask, main
+from memguard.settings import Settings
 
 pytestmark = pytest.mark.skipif(asking.SIGNAL is None, reason="no SIGURG there")
 MLP = TASKS[0]
@@ -58,7 +60,7 @@ def asked(place: Path, word: str = "0123456789abcdef") -> Any:
 JOB = """\
 import os
 from pathlib import Path
-from memguard import asking
+from memguard import asking, watching
 asking.folder = lambda: Path({folder!r})
 import torch, memguard
 torch.set_num_threads(1)
@@ -191,7 +193,7 @@ def test_a_handler_of_the_users_stays(guard: memguard.Guard) -> None:
     try:
         with memguard.watch(MODEL, ask=True) as other:
             assert signal.getsignal(signal.SIGURG) is mine
-            assert other.report().failures == ()
+            assert "SIGURG has a handler already" in other.report().failures[0].error
         signal.signal(signal.SIGURG, signal.SIG_DFL)
         with memguard.watch(MODEL, ask=True):
             signal.signal(signal.SIGURG, mine)
@@ -210,7 +212,45 @@ def test_a_guard_made_in_a_thread_goes_without() -> None:
     guards[0].close()
 
     assert handler is signal.SIG_DFL
-    assert guards[0].report().failures == ()
+    (failure,) = guards[0].report().failures
+    assert failure.part == "ask"
+    assert "only the main thread" in failure.error
+
+
+def test_a_handler_in_c_stays() -> None:
+    """Python takes the signal for nobody's then; the runtime of Go has one, for instance."""
+    if asking.is_caught() is None:
+        pytest.skip("the system does not tell who handles signals")
+    heard: list[int] = []
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(heard.append)
+    library = ctypes.CDLL(None)
+    library.signal.restype = ctypes.c_void_p
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal(signal.SIGURG, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        with memguard.watch(MODEL, ask=True) as guard:
+            signal.raise_signal(signal.SIGURG)
+        signal.raise_signal(signal.SIGURG)
+    finally:
+        library.signal(signal.SIGURG, None)
+
+    assert heard == [signal.SIGURG] * 2
+    assert [failure.part for failure in guard.report().failures] == ["ask"]
+
+
+def test_a_whole_process_whose_signal_is_somebody_elses_says_nothing() -> None:
+    """Nobody has asked for it there."""
+
+    def mine(*_: object) -> None: ...
+
+    signal.signal(signal.SIGURG, mine)
+    try:
+        guard = watching.guard_process(Settings())
+        guard.finish(write=False)
+    finally:
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+    assert guard.report().failures == ()
 
 
 @pytest.mark.usefixtures("guard")

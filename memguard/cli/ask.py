@@ -112,6 +112,8 @@ def _check(pid: int) -> None:
         raise _NotAsked("this system has no signal to ask with")
     import psutil
 
+    from memguard.asking import is_caught
+
     if pid < 1 or pid == os.getpid():
         raise _NotAsked(f"{pid} is no process that could be asked")
     try:
@@ -126,23 +128,11 @@ def _check(pid: int) -> None:
         raise _NotAsked(f"process {pid} has ended")
     if owner != os.getuid():
         raise _NotAsked(f"process {pid} belongs to somebody else (user {owner})")
-    if _listens(pid) is False:
+    if is_caught(pid) is False:
         raise _NotAsked(
             f"process {pid} does not answer: memguard does not guard it, or was not told to answer "
             "(MEMGUARD_ASK=1 or ask=True; `memguard run` answers by itself)"
         )
-
-
-def _listens(pid: int) -> bool | None:
-    """Whether the process handles the signal; None where the system does not tell."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    for line in lines.splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (signal.SIGURG - 1) & 1)
-    return None
 
 
 def _make_private(place: Path) -> None:
