@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import memguard
 from memguard import LeakError, LeakWarning, Report
+from memguard.records import Amount, Finding, Growth, Kind
 from memguard.report import data
 from memguard.telling import MOST_FILES
 
@@ -295,6 +296,36 @@ def test_a_leak_is_warned_about_again_only_when_it_has_doubled() -> None:
     (finding,) = run.guard.report().findings
     assert finding.growth.total.graphs > 30
     assert 2 <= len(told) <= 4
+
+
+@pytest.mark.parametrize("kind", ["graph", "tensor", "cycle", "host", "worker", "reserved"])
+@pytest.mark.parametrize("action", ["raise", "warn"])
+def test_a_finding_of_any_kind_is_told_again_only_when_it_has_doubled(
+    kind: Kind, action: str
+) -> None:
+    """By its graphs or tensors, and by its bytes where it has none."""
+    with memguard.watch(MLP.set_up()[0], action=action) as guard:
+        cases, told = guard._loop.cases, []
+        for size in (100, 110, 150, 199, 200, 300, 399, 400, 500):
+            counted = kind in ("graph", "tensor", "cycle")
+            total = Amount(graphs=size, bytes=7) if counted else Amount(bytes=size)
+            growth = Growth(Amount(bytes=1), total)
+            cases.add(Finding(kind, "warning", "it grows", "f1", 1, 2, growth))
+            told += [size] * len(cases.to_tell)
+            cases.to_tell.clear()
+
+    assert told == [100, 200, 400]
+
+
+def test_what_has_no_size_is_told_once() -> None:
+    """A habit retains nothing, and is no news when it is seen again."""
+    with memguard.watch(MLP.set_up()[0]) as guard:
+        for _ in range(3):
+            guard._loop.cases.add(Finding("grad", "warning", "a habit", "f1", 1, 2))
+        told = list(guard._loop.cases.to_tell)
+        guard._loop.cases.to_tell.clear()
+
+    assert len(told) == 1
 
 
 def test_a_leak_that_was_raised_is_not_raised_again() -> None:
