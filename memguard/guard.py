@@ -249,7 +249,12 @@ class Guard:
         if self.settings.ask or (process and self.settings.ask is None):
             self._undo["ask removal"] = do("ask", self._answer) or nothing
         if self.settings.watchdog is not None:
-            dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
+            dog = Watchdog(
+                self.settings.watchdog,
+                loop.events,
+                lambda: loop.clock.step,
+                is_paused=lambda: loop.is_paused,
+            )
             self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
 
     def _answer(self) -> Undo:

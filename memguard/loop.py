@@ -143,6 +143,11 @@ class WatchedLoop:
         self._take_census(judged=False)
         self.parts.do("memory", self._memory.resume)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether events are not heard just now; asked from any thread."""
+        return bool(self._paused)
+
     def step(self) -> None:
         """The user says that a step has ended."""
         if not self._tape.takes(MANUAL):
