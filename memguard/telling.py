@@ -56,7 +56,7 @@ class Teller:
         if is_leak and action == "stop":
             self.should_stop = True
         try:
-            reactions.react(action, news, self._parts.note)
+            reactions.react(action, news, self._parts.note, self._settings.source)
         except LeakError:
             raise
         except LeakWarning:
@@ -83,7 +83,8 @@ class Teller:
         if self._settings.report is None or (not last and len(self._files) >= MOST_FILES):
             return
         rank = self._parts.do("rank", _torch.rank) or 0
-        path = reactions.write(report, self._settings.report, rank, None, self._parts.note)
+        template, source = self._settings.report, self._settings.source
+        path = reactions.write(report, template, rank, None, self._parts.note, source)
         if path is not None:
             self._files.add(path)
 

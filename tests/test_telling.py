@@ -344,6 +344,33 @@ def test_a_leak_that_was_raised_is_not_raised_again() -> None:
     assert raised == 1
 
 
+@pytest.mark.parametrize("source", [True, False])
+def test_a_warning_shows_the_programs_line_only_where_it_may(source: bool, tmp_path: Path) -> None:
+    """Python itself reads it from the file, for a leak and for a report that cannot be written."""
+    (script := tmp_path / "train.py").write_text(
+        "kept = []\ndef turn(step, one_step):\n    kept.append(one_step(step))  # SECRET\n"
+    )
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    model, optimizer = MLP.set_up()
+    where = str(tmp_path / "missing" / "report.json")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with memguard.watch(model, optimizer, action="warn", source=source, report=where):
+            for step in range(12):
+                names["turn"](step, lambda step: train_step(MLP, model, optimizer, step))
+    said = "".join(
+        warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
+        for one in caught
+    )
+    names.clear()
+
+    assert ("train.py:3: " if source else "train.py>:3: ") + "LeakWarning: " in said
+    assert "MemguardWarning: cannot write report" in said
+    assert ("SECRET" in said) == source
+    assert ("with memguard.watch(model" in said) == source
+
+
 # --- log ---
 
 
