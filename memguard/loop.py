@@ -221,7 +221,8 @@ class WatchedLoop:
             if event(*args):
                 self._end_step()
                 if self._step_figures is not None:
-                    self.parts.do("on_step", self._step_figures.tell, self.clock.step)
+                    theirs = self.parts.do("on_step", self._step_figures.tell, self.clock.step)
+                    begun += theirs or 0.0
         except RecursionError:
             self.parts.exhausted["events"] = TOO_DEEP
         except Exception as error:
