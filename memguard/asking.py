@@ -5,9 +5,9 @@ that asking the wrong one does no harm. Its handler does no more than start a th
 Python runs handlers in the main thread between any two instructions, where no lock may be waited
 for. While the main thread is inside one long call, the answer has to wait for its end.
 
-Question and answer are files in a folder that belongs to the user alone: `PID.ask` holds a word
-that the asker has chosen, the answer is written beside it under that word. A job that nobody asks
-writes nothing.
+Question and answer are files in a folder that belongs to the user alone: whoever asks leaves an
+empty `PID.WORD.ask` with a word of its own, and the answer is written beside it, `PID.WORD.answer`.
+Each removes its own. A job answers all that it is asked at once, and writes nothing unasked.
 """
 
 from __future__ import annotations
@@ -19,17 +19,23 @@ import re
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from memguard.errors import UsageError
 from memguard.records import Report
 from memguard.report import data
 
 # By identity of the guard; one handler serves all of a process.
 _asked: dict[int, Callable[[], Report]] = {}
-_WORD = re.compile(r"[0-9a-f]{16}")
+_QUESTION = re.compile(r"([0-9]+)\.([0-9a-f]{16})\.ask")
+_OURS = re.compile(r"[0-9]+\.[0-9a-f]{16}\.(ask|draft|answer)")
 _MOST_WORDS = 64
+# Seconds after which nobody waits for an answer any more.
+_LONGEST_WAIT = 3600.0
+_answering = threading.Lock()
 
 SIGNAL: signal.Signals | None = getattr(signal, "SIGURG", None)
 
@@ -50,13 +56,28 @@ def is_private(place: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and owned and not found.st_mode & 0o077
 
 
+def is_caught(pid: int | str = "self") -> bool | None:
+    """Whether a process handles the signal, in Python or in C; None where the system is silent."""
+    if SIGNAL is None:
+        return None
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return None
+
+
 def answer_with(report: Callable[[], Report]) -> Callable[[], None]:
     """Answer with this report, too, whenever this process is asked; returns the undo.
 
-    A handler of the user's stays; then, and outside the main thread, nothing is done.
+    Raises:
+        UsageError: it cannot be asked: the signal is somebody else's, this is not the main thread,
+            or the system has no such signal.
     """
-    if SIGNAL is None or not _listen(SIGNAL):
-        return _nothing
+    _listen()
     key = id(report)
     _asked[key] = report
 
@@ -68,16 +89,18 @@ def answer_with(report: Callable[[], Report]) -> Callable[[], None]:
     return undo
 
 
-def _listen(number: signal.Signals) -> bool:
-    if signal.getsignal(number) is _on_signal:
-        return True
+def _listen() -> None:
+    if SIGNAL is None:
+        raise UsageError("this system has no signal to be asked with")
+    if signal.getsignal(SIGNAL) is _on_signal:
+        return
     if threading.current_thread() is not threading.main_thread():
-        return False
-    if signal.getsignal(number) is not signal.SIG_DFL:
-        return False
-    signal.signal(number, _on_signal)
-    signal.siginterrupt(number, False)  # what the job waits for goes on being waited for
-    return True
+        raise UsageError("`memguard ask` is not answered: only the main thread can set that up")
+    # What C code handles, such as the runtime of Go, Python takes for nobody's.
+    if signal.getsignal(SIGNAL) is not signal.SIG_DFL or is_caught():
+        raise UsageError("`memguard ask` is not answered: SIGURG has a handler already")
+    signal.signal(SIGNAL, _on_signal)
+    signal.siginterrupt(SIGNAL, False)  # what the job waits for goes on being waited for
 
 
 def _stop_listening() -> None:
@@ -87,10 +110,6 @@ def _stop_listening() -> None:
         signal.signal(SIGNAL, signal.SIG_DFL)
 
 
-def _nothing() -> None:
-    """The undo of what was never done."""
-
-
 def _on_signal(number: int, frame: object) -> None:
     with suppress(Exception):
         # Not `threading`, whose locks the interrupted code may hold.
@@ -98,19 +117,37 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _answer() -> None:
-    with suppress(Exception):
+    # Signals that come together become one, and a second may come while the first is answered.
+    with suppress(Exception), _answering:
         place = folder()
-        question = place / f"{os.getpid()}.ask"
         # Read and written only where nobody else can have put a link in the way.
-        if not is_private(place) or question.is_symlink():
-            return
-        with question.open(encoding="ascii") as file:
-            word = file.read(_MOST_WORDS)
-        if _WORD.fullmatch(word) is None:
-            return
-        draft = place / f"{os.getpid()}.{word}.draft"
-        draft.write_text(_told(), encoding="ascii")
-        draft.replace(place / f"{os.getpid()}.{word}.answer")
+        words = _questions(place) if is_private(place) else []
+        told = _told() if words else ""
+        for word in words:
+            with suppress(OSError):
+                draft = place / f"{os.getpid()}.{word}.draft"
+                draft.write_text(told, encoding="ascii")
+                draft.replace(place / f"{os.getpid()}.{word}.answer")
+
+
+def _questions(place: Path) -> list[str]:
+    """The words by which this process is asked, and has not answered yet."""
+    names = {file.name for file in place.iterdir()}
+    asked = [match for match in map(_QUESTION.fullmatch, names) if match is not None]
+    words = [match[2] for match in asked if match[1] == str(os.getpid())]
+    return [word for word in words if f"{os.getpid()}.{word}.answer" not in names][:_MOST_WORDS]
+
+
+def sweep(place: Path) -> None:
+    """Remove the files in it of those who asked long ago, and were killed before they did."""
+    if not is_private(place):
+        return
+    with suppress(OSError):
+        for file in place.iterdir():
+            with suppress(OSError):
+                age = time.time() - file.lstat().st_mtime
+                if age > _LONGEST_WAIT and _OURS.fullmatch(file.name) is not None:
+                    file.unlink()
 
 
 def _told() -> str:
@@ -122,7 +159,9 @@ def _told() -> str:
 
 
 def _fall_silent() -> None:
+    global _answering
     _asked.clear()
+    _answering = threading.Lock()  # the parent's may have been taken just then
 
 
 # A forked child inherits the handler; its parent's guards are nothing it could tell of.

@@ -223,7 +223,7 @@ class Cases:
         holders = {(holder.name, holder.where, holder.file) for holder in finding.holders}
         if finding.severity != "leak" or not holders or not holders <= self._told:
             self.to_tell.append(finding)
-            self._told_size[finding.fingerprint] = finding.growth.total.graphs
+            self._told_size[finding.fingerprint] = _size(finding)
         if finding.severity == "leak":
             self._told |= holders
 
@@ -232,11 +232,21 @@ class Cases:
 
         Not where it was raised: who went on after that has decided.
         """
-        size, told = finding.growth.total.graphs, self._told_size.get(finding.fingerprint)
-        if told is None or size < 2 * told or (self._raises and finding.severity == "leak"):
+        size, told = _size(finding), self._told_size.get(finding.fingerprint)
+        # What has no size at all, such as a habit, is told once.
+        if told is None or size < max(1, 2 * told) or self._is_raised(finding):
             return False
         self._told_size[finding.fingerprint] = size
         return True
+
+    def _is_raised(self, finding: Finding) -> bool:
+        return self._raises and finding.severity == "leak"
+
+
+def _size(finding: Finding) -> float:
+    """What survives of it: graphs, or bytes of what has none."""
+    total = finding.growth.total
+    return total.graphs or total.bytes
 
 
 def _device_of(finding: Finding) -> str:

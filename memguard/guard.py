@@ -14,7 +14,7 @@ from memguard._events import nothing
 from memguard._kinds import is_out_of_memory
 from memguard._torch import Undo
 from memguard.asking import answer_with
-from memguard.errors import LeakError
+from memguard.errors import LeakError, UsageError
 from memguard.explain.stepping import Said
 from memguard.figures import environment
 from memguard.ledgers import Ledger
@@ -22,6 +22,7 @@ from memguard.loop import WatchedLoop
 from memguard.postmortem import PostMortem
 from memguard.records import Finding, Growth, Report, Verdict
 from memguard.redaction import without_source
+from memguard.references import held, let_go, missing
 from memguard.settings import Settings
 from memguard.telling import Teller
 from memguard.watchdog import Watchdog
@@ -39,7 +40,8 @@ class Guard:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        on_leak, on_step = held(settings.on_leak), held(settings.on_step)
+        settings = self.settings = replace(settings, on_leak=on_leak, on_step=on_step)
         self._process = os.getpid()
         self._closed = False
         self._depth = 0
@@ -165,6 +167,7 @@ class Guard:
             self._write_report()
         self._post_mortem.end()
         self._loop.end()
+        let_go(self.settings.on_leak, self.settings.on_step)
 
     @property
     def before_raising(self) -> Callable[[Report], None] | None:
@@ -237,7 +240,8 @@ class Guard:
         self._attend(process)
 
     def _tell_problems(self) -> None:
-        for problem in self.settings.problems:
+        wanted = {"on_leak": self.settings.on_leak, "on_step": self.settings.on_step}
+        for problem in (*self.settings.problems, *missing(wanted)):
             with contextlib.suppress(Exception):  # a closed stderr must not end the job
                 if sys.stderr is not None:
                     print(f"memguard: {problem}", file=sys.stderr)
@@ -246,10 +250,23 @@ class Guard:
         """Be there for who asks, and for a loop that stands still; each only where it is wanted."""
         do, loop = self._loop.parts.do, self._loop
         if self.settings.ask or (process and self.settings.ask is None):
-            self._undo["ask removal"] = do("ask", answer_with, self.report) or nothing
+            self._undo["ask removal"] = do("ask", self._answer) or nothing
         if self.settings.watchdog is not None:
-            dog = Watchdog(self.settings.watchdog, loop.events, lambda: loop.clock.step)
+            dog = Watchdog(
+                self.settings.watchdog,
+                loop.events,
+                lambda: loop.clock.step,
+                is_paused=lambda: loop.is_paused,
+            )
             self._undo["watchdog removal"] = do("watchdog", dog.begin) or nothing
+
+    def _answer(self) -> Undo:
+        try:
+            return answer_with(self.report)
+        except UsageError:
+            if self.settings.ask:
+                raise
+            return nothing  # where nobody has asked for it, nobody misses it
 
     def adopt(self, modules: list[Any], optimizers: list[Any]) -> bool:
         """Watch these as well; whether any of them is new to it, or it is asked without any."""
@@ -267,6 +284,7 @@ class Guard:
         self._closed = True
         self._undo.clear()  # neither the thread nor the signal's question has come along
         self._loop.fall_silent()
+        let_go(self.settings.on_leak, self.settings.on_step)
 
     # --- telling ---
 

@@ -143,6 +143,11 @@ class WatchedLoop:
         self._take_census(judged=False)
         self.parts.do("memory", self._memory.resume)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether events are not heard just now; asked from any thread."""
+        return bool(self._paused)
+
     def step(self) -> None:
         """The user says that a step has ended."""
         if not self._tape.takes(MANUAL):
@@ -159,7 +164,7 @@ class WatchedLoop:
 
     def catch_up(self) -> None:
         """Hear of the events that were put down in passing, so that all is counted."""
-        if self._busy.acquire(False):
+        if self._busy.acquire(False) or self._was_left_busy():
             try:
                 self.parts.do("events", self._hear_tape)
                 if not self._silent and not self._paused:
@@ -216,7 +221,8 @@ class WatchedLoop:
             if event(*args):
                 self._end_step()
                 if self._step_figures is not None:
-                    self.parts.do("on_step", self._step_figures.tell, self.clock.step)
+                    theirs = self.parts.do("on_step", self._step_figures.tell, self.clock.step)
+                    begun += theirs or 0.0
         except RecursionError:
             self.parts.exhausted["events"] = TOO_DEEP
         except Exception as error:
@@ -245,9 +251,18 @@ class WatchedLoop:
 
     def _enter(self) -> float:
         """When this event began; 0 when it is not ours: closed, paused, or within another event."""
-        if self._silent or self._paused or not self._busy.acquire(False):
+        if self._silent or self._paused:
+            return 0.0
+        if not self._busy.acquire(False) and not self._was_left_busy():
             return 0.0
         return time.perf_counter()
+
+    def _was_left_busy(self) -> bool:
+        """Whether nobody has the turn: a signal handler's exception struck between two lines.
+
+        Then it is this event's. Handlers strike in the main thread, so only that one asks.
+        """
+        return threads.is_main() and not threads.runs_another(_TURNS)
 
     def _leave(self, begun: float) -> None:
         try:
@@ -402,3 +417,10 @@ class WatchedLoop:
         silent = [m for m in self._sources.roots() if id(m) not in called]
         found = [reference() for reference in outermost(called, silent)]
         self._sources.replace_roots([module for module in found if module is not None])
+
+
+# Whoever has the turn is in one of these.
+_TURNS = frozenset(
+    function.__code__
+    for function in (WatchedLoop._hear, WatchedLoop._take_census, WatchedLoop.catch_up)
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
+import signal
 from collections.abc import Callable
-from types import FrameType
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 from memguard.records import Failure
@@ -74,34 +76,37 @@ def is_the_users(error: BaseException) -> bool:
     Python runs handlers wherever the main thread happens to be, so a time limit's or a
     scheduler's exception may strike in the midst of our own work. It is meant for the user.
     """
-    # One of them was given the very frame that it interrupted, as handlers are.
-    interrupted: FrameType | None = None
+    # A frame among the arguments would not do: a function of the user's may be given frames, too.
+    handlers = _handlers()
     traceback = error.__traceback__
     while traceback is not None:
-        frame = traceback.tb_frame
-        if interrupted is not None and _was_given(frame, interrupted):
+        if traceback.tb_frame.f_code in handlers:
             return True
-        interrupted = frame
         traceback = traceback.tb_next
     return False
 
 
-def _was_given(frame: FrameType, wanted: FrameType) -> bool:
-    if str(frame.f_globals.get("__name__", "")).partition(".")[0] == "memguard":
-        return False  # who looks through frames is given frames
-    code = frame.f_code
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += bool(code.co_flags & inspect.CO_VARARGS)
-    if count < 1:
-        return False
-    local = frame.f_locals
-    for name in code.co_varnames[:count]:
-        value = local.get(name)
-        if value is wanted:
-            return True
-        if type(value) is tuple and any(item is wanted for item in value):
-            return True
-    return False
+def _handlers() -> set[CodeType]:
+    """The code of each function that is registered for a signal."""
+    found = set()
+    for number in signal.valid_signals():
+        with suppress(ValueError):  # some systems name signals that nobody may ask about
+            code = _code_of(signal.getsignal(number))
+            if code is not None:
+                found.add(code)
+    return found
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    if isinstance(handler, functools.partial):
+        return _code_of(handler.func)
+    if isinstance(handler, MethodType):
+        return _code_of(handler.__func__)
+    if isinstance(handler, FunctionType):
+        return handler.__code__
+    kinds = type(handler).__mro__
+    called = next((vars(kind)["__call__"] for kind in kinds if "__call__" in vars(kind)), None)
+    return called.__code__ if isinstance(called, FunctionType) else None
 
 
 def _in_words(error: Exception) -> str:

@@ -28,7 +28,7 @@ def _ignore(part: str, error: Exception) -> None:
     """Where nobody keeps a list of what failed."""
 
 
-def react(action: Action, report: Report, failed: Failed = _ignore) -> None:
+def react(action: Action, report: Report, failed: Failed = _ignore, source: bool = True) -> None:
     """Do with a report what the action says.
 
     Only a confirmed leak is raised: with `raise`, anything less is warned about, and so is what a
@@ -40,6 +40,7 @@ def react(action: Action, report: Report, failed: Failed = _ignore) -> None:
             function raises is passed on.
         report: what was found.
         failed: told by name what of the telling failed, and how.
+        source: whether lines of the program may be shown.
 
     Raises:
         LeakError: the action is `raise` and the verdict is `leak`.
@@ -59,7 +60,7 @@ def react(action: Action, report: Report, failed: Failed = _ignore) -> None:
     elif action == "raise" and report.verdict == "leak":
         raise_leak(report, failed)
     else:
-        warn(report, failed)
+        warn(report, failed, source)
 
 
 def _in_words(report: Report, failed: Failed) -> str:
@@ -80,8 +81,10 @@ def raise_leak(report: Report, failed: Failed = _ignore) -> NoReturn:
     raise LeakError(_in_words(report, failed), report)
 
 
-def warn(report: Report, failed: Failed = _ignore) -> None:
+def warn(report: Report, failed: Failed = _ignore, source: bool = True) -> None:
     """Warn of the report at the line that makes memory grow, else at the line now running.
+
+    Python prints that line beside the warning; without `source` it is kept from finding the file.
 
     Raises:
         LeakWarning: warning filters turn it into an exception.
@@ -91,7 +94,7 @@ def warn(report: Report, failed: Failed = _ignore) -> None:
     try:
         # A registry of its own: the same line may leak again in a later run of the loop.
         warnings.warn_explicit(
-            message, LeakWarning, file, line, module=_module_of(file), registry={}
+            message, LeakWarning, _shown(file, source), line, _module_of(file), registry={}
         )
     except LeakWarning:
         raise
@@ -138,6 +141,7 @@ def write(
     rank: int = 0,
     pid: int | None = None,
     failed: Failed = _ignore,
+    source: bool = True,
 ) -> str | None:
     """Write the report to a file; what goes wrong is a `MemguardWarning`, never an exception.
 
@@ -147,6 +151,7 @@ def write(
         rank: rank of this process in the job.
         pid: process id; this process's when left out.
         failed: told what went wrong.
+        source: whether a line of the program may be shown with the warning.
 
     Returns:
         The path written, or None when it could not be.
@@ -158,16 +163,27 @@ def write(
         failed("report file", error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         named = clean(os.fspath(template), keep_end=True)
-        _mention(f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})")
+        _mention(
+            f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})", source
+        )
         return None
     return path
 
 
-def _mention(message: str) -> None:
+def _shown(file: str, source: bool) -> str:
+    """The file's name; in the brackets of what is no file, Python does not look its lines up."""
+    return file if source or file.startswith("<") else f"<{file}>"
+
+
+def _mention(message: str, source: bool) -> None:
     file, line = _users_line()
     with suppress(Exception):  # nor must the telling of it, whatever filters say
         warnings.warn_explicit(
-            MemguardWarning(message), MemguardWarning, file, line, module=_module_of(file)
+            MemguardWarning(message),
+            MemguardWarning,
+            _shown(file, source),
+            line,
+            module=_module_of(file),
         )
 
 

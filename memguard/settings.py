@@ -1,6 +1,6 @@
 """What a user can set, in one table: keyword, variable, how it is read, default, help.
 
-The environment and pyproject.toml are read here and nowhere else. Nothing read is ever evaluated.
+The environment is read here and nowhere else. Nothing read is ever evaluated.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from memguard.errors import SettingsError
 from memguard.patterns import Pattern
+from memguard.pyproject import nearest, table
 from memguard.values import (
     Action,
     Size,
@@ -241,7 +241,7 @@ class Settings:
             keywords: settings by name; one that is None counts as not given.
             environ: environment variables; the process's own when None.
             pyproject: the file to read; None reads none; by default the first pyproject.toml
-                from the folder upwards.
+                from the folder upwards to its repository's top or home, unless others own it.
             folder: where relative paths start; the current folder when None.
 
         Raises:
@@ -263,8 +263,8 @@ class Settings:
         """
         variables = os.environ if environ is None else environ
         folder = folder or current_folder()
-        file = _nearest_pyproject(folder) if isinstance(pyproject, EllipsisType) else pyproject
         problems: list[str] = []
+        file = nearest(folder, problems) if isinstance(pyproject, EllipsisType) else pyproject
         chosen = _from_pyproject(file, problems) if file else {}
         origins = dict.fromkeys(chosen, str(file))
         chosen |= (environment := _from_environment(variables, folder, problems))
@@ -319,7 +319,7 @@ def _from_environment(
 
 def _from_pyproject(file: Path, problems: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in _table(file, problems).items():
+    for name, value in table(file, problems).items():
         if name not in _BY_NAME:
             near = _nearest(name, _NAMES)
             problems.append(f"unknown setting {name!r} in {file}{near}")
@@ -341,39 +341,6 @@ def _note(
         found[option.name] = option.read(value, spelled, folder)
     except SettingsError as error:
         problems.append(f"{error}; it is passed over")
-
-
-def _nearest_pyproject(folder: str) -> Path | None:
-    for candidate in (Path(folder), *Path(folder).parents):
-        file = candidate / "pyproject.toml"
-        # Unlike Path.is_file, this says no where reading is forbidden.
-        if os.path.isfile(file):
-            return file
-    return None
-
-
-def _table(file: Path, problems: list[str]) -> dict[str, Any]:
-    """The [tool.memguard] table, empty when there is none."""
-    try:
-        text = file.read_text(encoding="utf-8")
-        # Most files do not name us: then neither load a parser nor judge the file.
-        table = _parsed(text).get("tool", {}).get("memguard", {}) if "memguard" in text else {}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        problems.append(f"{file} could not be read: {_one_line(error)}; it is passed over")
-        return {}
-    if not isinstance(table, dict):
-        problems.append(f"tool.memguard in {file} is no table; it is passed over")
-        return {}
-    return table
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    parsed: dict[str, Any] = tomllib.loads(text)
-    return parsed
 
 
 # --- words ---

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from memguard.cases import Cases
 from memguard.figures import Figures
+from memguard.references import imported
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.devices import used_backends
 from memguard.sensors.governor import Governor
 from memguard.settings import Function, Settings
-from memguard.telling import imported
 
 # Seconds for which figures that take longer to read are told again as they were.
 READ_EVERY = 1.0
@@ -61,14 +61,15 @@ class StepFigures:
             return None
         return cls(settings.on_step, figures, cases, canaries, governor, settings.window)
 
-    def tell(self, step: int) -> None:
-        """Call the user's function; what it takes is no reason to look less."""
+    def tell(self, step: int) -> float:
+        """Call the user's function; returns the seconds that it took, which watching did not."""
         begun = time.perf_counter()
-        try:
-            self._function = function = imported(self._function)
-            function(self.of(step))
-        finally:
-            self._cases.explaining += time.perf_counter() - begun
+        self._function = function = imported(self._function)
+        figures = self.of(step)
+        called = time.perf_counter()
+        self._cases.explaining += called - begun  # no reason to look less
+        function(figures)
+        return time.perf_counter() - called
 
     def of(self, step: int) -> dict[str, float]:
         """The figures of a step that has just ended, in a dict of the caller's own."""

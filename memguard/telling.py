@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
 
 from memguard import _torch, reactions
 from memguard.errors import LeakError, LeakWarning
 from memguard.parts import Parts
 from memguard.reactions import NAMES, Action
 from memguard.records import Report
+from memguard.references import imported
 from memguard.report.clean import clean
 from memguard.settings import Function, Settings
 from memguard.values import read_action
@@ -57,7 +56,7 @@ class Teller:
         if is_leak and action == "stop":
             self.should_stop = True
         try:
-            reactions.react(action, news, self._parts.note)
+            reactions.react(action, news, self._parts.note, self._settings.source)
         except LeakError:
             raise
         except LeakWarning:
@@ -84,28 +83,10 @@ class Teller:
         if self._settings.report is None or (not last and len(self._files) >= MOST_FILES):
             return
         rank = self._parts.do("rank", _torch.rank) or 0
-        path = reactions.write(report, self._settings.report, rank, None, self._parts.note)
+        template, source = self._settings.report, self._settings.source
+        path = reactions.write(report, template, rank, None, self._parts.note, source)
         if path is not None:
             self._files.add(path)
-
-
-def imported(function: Function) -> Callable[..., Any]:
-    """The function itself; text names it as `package.module:function`, and is never evaluated.
-
-    Raises:
-        ImportError: there is no such module.
-        AttributeError: nothing in it has the name.
-        TypeError: what has the name cannot be called.
-    """
-    if not isinstance(function, str):
-        return function
-    module, _, name = function.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{function} is of type {type(found).__name__}, and cannot be called")
-    return cast("Callable[..., Any]", found)
 
 
 def _action(wanted: object) -> Action:

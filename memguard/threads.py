@@ -1,9 +1,14 @@
-"""Threads in which watched loops have run; with several, what is new may be any loop's."""
+"""Threads: in which watched loops have run, and what they are running now.
+
+With several loops, what is new may be any loop's.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Set as AbstractSet
+from types import CodeType, FrameType
 
 # By thread, the loops that ran in it.
 _loops: dict[int, set[int]] = {}
@@ -27,3 +32,30 @@ def forget(loop: int) -> None:
         _loops[ident].discard(loop)
         if not _loops[ident]:
             _loops.pop(ident, None)
+
+
+def is_main() -> bool:
+    """Whether this is the main thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def runs_another(codes: AbstractSet[CodeType]) -> bool:
+    """Whether any thread runs a function of these, beside the one of them that asks.
+
+    Looks at code objects only: the frames' variables are not read, and no frame is kept.
+    """
+    return _calls(sys._getframe(), codes, beside=1) or any(
+        _calls(frame, codes, beside=0)
+        for ident, frame in sys._current_frames().items()
+        if ident != threading.get_ident()
+    )
+
+
+def _calls(frame: FrameType | None, codes: AbstractSet[CodeType], beside: int) -> bool:
+    while frame is not None:
+        if frame.f_code in codes:
+            if not beside:
+                return True
+            beside -= 1
+        frame = frame.f_back
+    return False

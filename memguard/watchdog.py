@@ -29,6 +29,7 @@ class Watchdog:
         count: events so far; 0 before the first, until which nothing is amiss.
         step: steps ended so far.
         say: told each line.
+        is_paused: whether the loop is not watched just now; that time does not count.
     """
 
     def __init__(
@@ -37,13 +38,15 @@ class Watchdog:
         count: Callable[[], int],
         step: Callable[[], int],
         say: Callable[[str], None] | None = None,
+        is_paused: Callable[[], bool] = bool,
     ) -> None:
         self._seconds = seconds
         self._count = count
         self._step = step
         self._say = say if say is not None else _on_stderr
+        self._is_paused = is_paused
         self._last = 0
-        self._since = 0.0
+        self._since = self._looked = 0.0
         self._has_spoken = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memguard watchdog", daemon=True)
@@ -67,6 +70,9 @@ class Watchdog:
     def look(self, now: float) -> None:
         """See whether the count has changed, and speak when it should have."""
         count = self._count()
+        if self._is_paused():
+            self._since += now - self._looked
+        self._looked = now
         if count != self._last or not count:
             if self._has_spoken:
                 waited = format_duration(now - self._since)

@@ -60,7 +60,8 @@ def watch(
             `{step}` are filled in.
         ignore: patterns of findings to leave out, or a file of them.
         on_leak: function (or `package.module:function`) to call with the report of a leak before it
-            is reacted to, to save a checkpoint; an action's name that it returns is done instead.
+            is reacted to, to save a checkpoint; an action's name that it returns is done instead. A
+            method's object is held weakly: keep it yourself.
         on_step: function to call with a dict of six figures at each step's end; see
             `memguard.exporters` for ready ones. Then no step is counted in passing: some 30
             microseconds more a step, and what the function takes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 from models import TASKS, train_step
 
 import memguard
-from memguard import asking
+from memguard import asking, watching
 from memguard.cli import ask, main
+from memguard.settings import Settings
 
 pytestmark = pytest.mark.skipif(asking.SIGNAL is None, reason="no SIGURG there")
 MLP = TASKS[0]
@@ -47,7 +49,7 @@ def guard() -> Iterator[memguard.Guard]:
 def asked(place: Path, word: str = "0123456789abcdef") -> Any:
     """What this process answers when it is asked by hand."""
     place.mkdir(mode=0o700, exist_ok=True)
-    (place / f"{os.getpid()}.ask").write_text(word)
+    (place / f"{os.getpid()}.{word}.ask").touch()
     signal.raise_signal(signal.SIGURG)
     answer, until = place / f"{os.getpid()}.{word}.answer", time.monotonic() + 5
     while not answer.exists() and time.monotonic() < until and len(word) == 16:
@@ -58,7 +60,7 @@ def asked(place: Path, word: str = "0123456789abcdef") -> Any:
 JOB = """\
 import os
 from pathlib import Path
-from memguard import asking
+from memguard import asking, watching
 asking.folder = lambda: Path({folder!r})
 import torch, memguard
 torch.set_num_threads(1)
@@ -191,7 +193,7 @@ def test_a_handler_of_the_users_stays(guard: memguard.Guard) -> None:
     try:
         with memguard.watch(MODEL, ask=True) as other:
             assert signal.getsignal(signal.SIGURG) is mine
-            assert other.report().failures == ()
+            assert "SIGURG has a handler already" in other.report().failures[0].error
         signal.signal(signal.SIGURG, signal.SIG_DFL)
         with memguard.watch(MODEL, ask=True):
             signal.signal(signal.SIGURG, mine)
@@ -210,16 +212,100 @@ def test_a_guard_made_in_a_thread_goes_without() -> None:
     guards[0].close()
 
     assert handler is signal.SIG_DFL
-    assert guards[0].report().failures == ()
+    (failure,) = guards[0].report().failures
+    assert failure.part == "ask"
+    assert "only the main thread" in failure.error
+
+
+def test_a_handler_in_c_stays() -> None:
+    """Python takes the signal for nobody's then; the runtime of Go has one, for instance."""
+    if asking.is_caught() is None:
+        pytest.skip("the system does not tell who handles signals")
+    heard: list[int] = []
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(heard.append)
+    library = ctypes.CDLL(None)
+    library.signal.restype = ctypes.c_void_p
+    library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    library.signal(signal.SIGURG, ctypes.cast(handler, ctypes.c_void_p))
+    try:
+        with memguard.watch(MODEL, ask=True) as guard:
+            signal.raise_signal(signal.SIGURG)
+        signal.raise_signal(signal.SIGURG)
+    finally:
+        library.signal(signal.SIGURG, None)
+
+    assert heard == [signal.SIGURG] * 2
+    assert [failure.part for failure in guard.report().failures] == ["ask"]
+
+
+def test_a_whole_process_whose_signal_is_somebody_elses_says_nothing() -> None:
+    """Nobody has asked for it there."""
+
+    def mine(*_: object) -> None: ...
+
+    signal.signal(signal.SIGURG, mine)
+    try:
+        guard = watching.guard_process(Settings())
+        guard.finish(write=False)
+    finally:
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+    assert guard.report().failures == ()
 
 
 @pytest.mark.usefixtures("guard")
-@pytest.mark.parametrize("word", ["", "../../../../etc/x", "x" * 100, "0123456789ABCDEF"])
+@pytest.mark.parametrize("word", ["", "..", "x" * 100, "0123456789ABCDEF"])
 def test_a_strange_question_is_not_answered(word: str, place: Path) -> None:
     """Only a word of sixteen hexadecimal digits becomes part of a file's name."""
     assert asked(place, word) is None
     time.sleep(0.05)  # the time an answer would need
-    assert [file.name for file in place.iterdir()] == [f"{os.getpid()}.ask"]
+    assert [file.name for file in place.iterdir()] == [f"{os.getpid()}.{word}.ask"]
+
+
+@pytest.mark.usefixtures("guard")
+def test_all_who_ask_at_once_are_answered(place: Path) -> None:
+    """Signals that come together are one; each question has its file, and nobody else's counts."""
+    words = [f"{number:016x}" for number in range(4)]
+    place.mkdir(mode=0o700)
+    (place / f"1.{'f' * 16}.ask").touch()
+    for word in words:
+        (place / f"{os.getpid()}.{word}.ask").touch()
+    told = asked(place, words[0])
+    files = [place / f"{os.getpid()}.{word}.answer" for word in words]
+    until = time.monotonic() + 5
+    while not all(file.exists() for file in files) and time.monotonic() < until:
+        time.sleep(0.01)
+
+    assert [json.loads(file.read_text()) for file in files] == [told] * 4
+    assert not (place / f"1.{'f' * 16}.answer").exists()
+
+
+def test_who_asks_removes_what_is_stale_and_nothing_else(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was left there hours ago; another's question stays, and what is not memguard's."""
+    monkeypatch.setattr(ask, "_check", lambda pid: None)
+    monkeypatch.setattr(os, "kill", _only_looks(os.kill))
+    place.mkdir(mode=0o700)
+    names = (f"7.{'1' * 16}.ask", f"7.{'2' * 16}.ask", f"7.{'3' * 16}.answer", "mine.txt")
+    fresh, *old, mine = (place / name for name in names)
+    for file in (fresh, *old, mine):
+        file.touch()
+    for file in (*old, mine):
+        os.utime(file, (0, 0))
+    assert main(["ask", str(os.getpid()), "--timeout", "0"]) == 1
+
+    assert set(place.iterdir()) == {fresh, mine}
+    assert "has not answered" in capsys.readouterr().err
+    place.chmod(0o755)
+    os.utime(fresh, (0, 0))
+    assert main(["ask", str(os.getpid()), "--timeout", "0"]) == 2
+    assert fresh.exists()
+    capsys.readouterr()
+
+
+def _only_looks(kill: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    return lambda pid, number: kill(pid, 0)
 
 
 @pytest.mark.usefixtures("guard")
@@ -229,8 +315,8 @@ def test_a_folder_that_others_may_enter_is_not_used(
     """Nor one that is a link: in a folder for everybody, somebody else may have put it there."""
     place.mkdir(mode=0o777)
     place.chmod(0o777)
-    asked_at = place / f"{os.getpid()}.ask"
-    asked_at.write_text("0" * 16)
+    asked_at = place / f"{os.getpid()}.{'0' * 16}.ask"
+    asked_at.touch()
     signal.raise_signal(signal.SIGURG)
     time.sleep(0.1)  # the time an answer would need
     assert list(place.iterdir()) == [asked_at]

@@ -57,6 +57,20 @@ def test_what_is_passed_over_is_told_on_standard_error(
     assert told.err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("project")
+def test_a_function_that_is_nowhere_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One in this folder is not, where programs are started."""
+    (tmp_path / "beside_me.py").write_text("raise SystemExit\n")
+    monkeypatch.setenv("MEMGUARD_ON_LEAK", "beside_me:save")
+    monkeypatch.setenv("MEMGUARD_ON_STEP", "beside_nobody:plot")
+    assert main(["config"]) == 0
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "on_" in line]
+    assert line.startswith("memguard: on_step is beside_nobody:plot: there is no module")
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [

@@ -38,6 +38,10 @@ CELLS = [
     "%memguard nonsense",
     "%%memguard --window 0\n1",
     "%%memguard --windw 1\n1",
+    "%%memguard\n1 / 0",
+    "%%memguard\n6 * 7",
+    "%%memguard\n6 * 8;",
+    "%%memguard\n1 +",
     "%unload_ext memguard",
     "%memguard",
 ]
@@ -51,7 +55,7 @@ for cell in json.loads(sys.stdin.read()):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         result = shell.run_cell(cell)
     error = result.error_before_exec or result.error_in_exec
-    told.append([out.getvalue(), type(error).__name__])
+    told.append([out.getvalue(), type(error).__name__, repr(result.result)])
 print(json.dumps(told))
 """
 
@@ -69,9 +73,9 @@ def told(python: Python, tmp_path_factory: pytest.TempPathFactory) -> list[list[
 
 def test_loading_imports_no_torch_and_guards_nothing(told: list[list[str]]) -> None:
     """A notebook sets thread counts before it imports torch."""
-    assert told[0] == ["", "NoneType"]
-    assert told[1] == ["", "NoneType"]
-    assert told[2] == ["memguard: nothing is guarded yet\n", "NoneType"]
+    assert told[0][:2] == ["", "NoneType"]
+    assert told[1][:2] == ["", "NoneType"]
+    assert told[2][:2] == ["memguard: nothing is guarded yet\n", "NoneType"]
 
 
 def test_a_cell_is_guarded_from_its_first_line_to_its_last(told: list[list[str]]) -> None:
@@ -83,12 +87,12 @@ def test_a_cell_is_guarded_from_its_first_line_to_its_last(told: list[list[str]]
 
 def test_a_kernel_is_guarded_until_it_is_switched_off(told: list[list[str]]) -> None:
     """All cells in between are one run; a cell magic in it joins in."""
-    assert told[6] == ["", "NoneType"]
+    assert told[6][:2] == ["", "NoneType"]
     assert told[7][0].startswith("memguard: clean: 20 steps")
     assert told[8][0].startswith("memguard: clean: 20 steps")
     # The second cell's optimizer takes the lead from the first one's after a few turns.
     assert told[9][0].startswith("memguard: clean: 38 steps")
-    assert told[11] == ["memguard: nothing is guarded yet\n", "NoneType"]
+    assert told[11][:2] == ["memguard: nothing is guarded yet\n", "NoneType"]
 
 
 def test_wrong_usage_is_one_error_that_says_what_is_accepted(told: list[list[str]]) -> None:
@@ -99,7 +103,24 @@ def test_wrong_usage_is_one_error_that_says_what_is_accepted(told: list[list[str
     assert told[14][1] == "UsageError"
 
 
+def test_a_cell_that_fails_counts_as_failed(told: list[list[str]]) -> None:
+    """With its own error, shown once, so that what runs all cells stops there."""
+    assert told[4][1] == "LeakError"
+    assert told[15][1] == "ZeroDivisionError"
+    assert told[15][0].count("division by zero") == 1
+    assert "memguard: " not in told[15][0]
+    assert told[18][1] == "SyntaxError"
+    assert told[18][0].count("SyntaxError") == 1
+
+
+def test_a_cell_has_its_value(told: list[list[str]]) -> None:
+    """Shown once, unless a semicolon says otherwise."""
+    assert told[16][0].count("42") == 1
+    assert told[16][2] == "42"
+    assert "48" not in told[17][0]
+
+
 def test_unloading_takes_the_magics_out(told: list[list[str]]) -> None:
     """IPython knows them no more."""
-    assert told[15] == ["", "NoneType"]
-    assert told[16][1] == "UsageError"
+    assert told[19][:2] == ["", "NoneType"]
+    assert told[20][1] == "UsageError"

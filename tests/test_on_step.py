@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 import warnings
 from collections.abc import Mapping
@@ -66,6 +67,23 @@ def test_dear_figures_are_read_once_a_second(monkeypatch: pytest.MonkeyPatch) ->
     train(MLP, on_step=lambda figures: None)
 
     assert 1 <= len(read) < 10
+
+
+def test_what_the_function_takes_is_not_what_watching_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow plot is the user's own; the overhead is memguard's."""
+    passed, clock = [0.0], time.perf_counter
+
+    def plots(figures: dict[str, float]) -> None:
+        passed[0] += 100.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + passed[0])
+    guard = train(MLP, on_step=plots).guard
+
+    assert guard is not None
+    assert passed[0] >= 1000.0
+    assert 0.0 < guard.report().overhead["seconds"] < 100.0
 
 
 def test_a_dict_is_the_callers_own() -> None:

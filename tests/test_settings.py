@@ -121,6 +121,51 @@ def test_the_search_stops_at_the_first_pyproject(
     assert Settings.read({}, {}).window == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no such owners there")
+@pytest.mark.parametrize("how", ["another's", "everybody's"])
+def test_a_pyproject_that_others_may_have_written_is_not_believed(
+    how: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says so, where it names memguard; the next one above it is read."""
+    write_table(project, "window = 9")
+    (project / "inner").mkdir()
+    file = write_table(project / "inner", "report = 'thesis.json'\non_leak = 'theirs:save'")
+    monkeypatch.chdir(project / "inner")
+    if how == "everybody's":
+        file.chmod(0o666)
+    else:
+        mine = os.stat
+        theirs = os.stat_result((*mine(file)[:4], 54321, *mine(file)[5:]))
+        monkeypatch.setattr(os, "stat", lambda at, **how: theirs if at == file else mine(at, **how))
+    settings = Settings.read({}, {})
+
+    assert (settings.window, settings.report, settings.on_leak) == (9, None, None)
+    (problem,) = settings.problems
+    assert problem.startswith(f"{file} ")
+    assert problem.endswith("; it is passed over")
+    file.write_text("[project]\nname = 'inner'\n")
+    assert Settings.read({}, {}).problems == ()
+
+
+@pytest.mark.parametrize("end", ["home", "repository"])
+def test_the_search_ends_at_home_and_at_a_repositorys_top(
+    end: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies above is no project's of this user's; what lies there is."""
+    write_table(project, "window = 9")
+    (project / "top" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(project / "top" / "inner")
+    assert Settings.read({}, {}).window == 9
+    if end == "home":
+        monkeypatch.setenv("HOME", str(project / "top"))
+    else:
+        (project / "top" / ".git").touch()  # a file in work trees, a folder elsewhere
+
+    assert Settings.read({}, {}).window == 2
+    write_table(project / "top", "window = 7")
+    assert Settings.read({}, {}).window == 7
+
+
 def test_a_pyproject_that_does_not_name_memguard_is_not_judged(project: Path) -> None:
     """Somebody else's broken file is none of our business."""
     file = project / "pyproject.toml"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 from models import TASKS, train, train_step
-from torch import nn
+from torch import Tensor, nn
 
 import memguard
-from memguard import _hooks
+from memguard import LeakError, _hooks
 from memguard.figures import Figures
 from memguard.parts import Parts
 from memguard.sensors.canaries import Canaries
@@ -47,11 +49,19 @@ class Limit:
         raise Late("time is up")
 
 
+class Called:
+    """A handler that is an object."""
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        raise Late("time is up")
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {
     "function": plain,
     "any arguments": any_arguments,
     "method": Limit().strike,
     "partial": functools.partial(any_arguments, "job 7"),
+    "object": Called(),
 }
 
 
@@ -86,6 +96,24 @@ def test_a_part_that_raises_the_same_by_itself_has_failed() -> None:
 
     assert parts.do("census", Limit().give_up) is None
     assert parts.failures["census"].error == "Late: time is up"
+
+
+def test_a_function_that_is_given_a_frame_is_no_handler() -> None:
+    """What it raises is a failure like any other, and its frame's variables are not looked at."""
+
+    def where(frame: FrameType) -> None:
+        raise ValueError("no exporter there")
+
+    def on_step(figures: dict[str, float]) -> None:
+        where(sys._getframe())
+
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer, on_step=on_step) as guard:
+        for step in range(3):
+            train_step(MLP, model, optimizer, step)
+
+    (failure,) = guard.report().failures
+    assert failure.error == "ValueError: no exporter there"
 
 
 @pytest.mark.parametrize(
@@ -163,3 +191,36 @@ def test_a_handler_may_close_a_guard_while_another_is_closed(
 
     assert could_enter == [True, True]
     assert first.closed
+
+
+def test_a_handler_that_strikes_between_two_lines_leaves_no_guard_deaf() -> None:
+    """The turn that was taken then, and never given back, is taken over by the next event."""
+    model, optimizer = MLP.set_up()
+    kept: list[Tensor] = []
+    with memguard.watch(model, optimizer) as guard, pytest.raises(LeakError):
+        guard._loop._busy.acquire()
+        for step in range(40):
+            kept.append(train_step(MLP, model, optimizer, step))
+
+    assert guard.steps < 20
+
+
+def test_the_turn_of_a_thread_that_is_at_work_is_not_taken_over() -> None:
+    """What comes meanwhile is not the loop's."""
+    model, optimizer = MLP.set_up()
+    begun, done = threading.Event(), threading.Event()
+
+    def works() -> bool:
+        begun.set()
+        return done.wait(20) and False
+
+    with memguard.watch(model, optimizer) as guard:
+        thread = threading.Thread(target=guard._loop._hear, args=(works,))
+        thread.start()
+        assert begun.wait(20)
+        train_step(MLP, model, optimizer, 0)
+        assert guard.steps == 0
+        done.set()
+        thread.join()
+        train_step(MLP, model, optimizer, 1)
+        assert guard.steps == 1

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 
 import memguard
 from memguard import LeakError, LeakWarning, Report
+from memguard.records import Amount, Finding, Growth, Kind
 from memguard.report import data
 from memguard.telling import MOST_FILES
 
@@ -152,6 +156,103 @@ def test_a_function_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPatc
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("name", ["__main__", "train", "jobs.train"])
+def test_a_function_of_the_running_program_is_not_imported_anew(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By `__main__`, the file's name or that of `python -m`: the script is not run once more."""
+    seen: list[Report] = []
+    main = types.ModuleType("__main__")
+    main.save = seen.append  # type: ignore[attr-defined]
+    (tmp_path / "train.py").write_text("raise SystemExit('run twice')\n")
+    if "." in name:
+        main.__spec__ = ModuleSpec(name, None)
+    else:
+        main.__file__ = str(tmp_path / "train.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(LeakError):
+        leaking(action="raise", on_leak=f"{name}:save")
+
+    assert len(seen) == 1
+
+
+class Trainer:
+    """A user's own, with a method for leaks."""
+
+    def __init__(self) -> None:
+        self.model, self.optimizer = MLP.set_up()
+        self.told: list[object] = []
+
+    def save(self, told: object) -> None:
+        self.told.append(told)
+
+    def watch(self) -> memguard.Guard:
+        return memguard.watch(self.model, self.optimizer, on_leak=self.save, on_step=self.save)
+
+
+def test_a_method_keeps_neither_its_object_nor_the_model() -> None:
+    """The folds of a cross-validation go one after the other, and their guards with them."""
+    guards, models = [], []
+    for _ in range(2):
+        trainer = Trainer()
+        guards.append(trainer.watch())
+        assert trainer.watch() is guards[-1]
+        train_step(MLP, trainer.model, trainer.optimizer, 0)
+        assert len(trainer.told) == 1
+        models.append(weakref.ref(trainer.model))
+        del trainer
+        gc.collect()
+
+    assert [model() for model in models] == [None, None]
+    assert all(guard.closed for guard in guards)
+
+
+def test_a_method_whose_object_is_gone_is_named() -> None:
+    """It cannot be called, and the report says so."""
+    trainer = Trainer()
+    model, optimizer = trainer.model, trainer.optimizer
+    with trainer.watch() as guard:
+        del trainer
+        train_step(MLP, model, optimizer, 0)
+
+    (failure,) = guard.report().failures
+    assert failure.error == "ReferenceError: the object whose method Trainer.save is has gone"
+
+
+def test_a_closed_guard_holds_no_function() -> None:
+    """Nor what it closes over, however long the guard itself is kept."""
+    model, optimizer = MLP.set_up()
+
+    def save(told: object) -> None:
+        """Has to do with the model."""
+
+    function = weakref.ref(save)
+    guard = memguard.watch(model, optimizer, on_leak=save, on_step=save)
+    del save
+    train_step(MLP, model, optimizer, 0)
+    assert function() is not None
+    guard.close()
+
+    assert function() is None
+
+
+def test_a_function_that_is_nowhere_is_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not nine hours later, when the leak is there; what is there is not imported for that."""
+    (tmp_path / "checkpoints_here.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    train(MLP, 2, action="warn", on_leak="checkpoints_here:save")
+    assert capsys.readouterr().err == ""
+    train(MLP, 2, action="warn", on_leak="checkpoint_there.sub:save")
+
+    assert capsys.readouterr().err == (
+        "memguard: on_leak is checkpoint_there.sub:save: there is no module "
+        "'checkpoint_there.sub' to import it from\n"
+    )
+
+
 def test_a_warning_is_no_leak() -> None:
     """The function is for leaks: what may be one is told as ever."""
     seen: list[Report] = []
@@ -197,6 +298,36 @@ def test_a_leak_is_warned_about_again_only_when_it_has_doubled() -> None:
     assert 2 <= len(told) <= 4
 
 
+@pytest.mark.parametrize("kind", ["graph", "tensor", "cycle", "host", "worker", "reserved"])
+@pytest.mark.parametrize("action", ["raise", "warn"])
+def test_a_finding_of_any_kind_is_told_again_only_when_it_has_doubled(
+    kind: Kind, action: str
+) -> None:
+    """By its graphs or tensors, and by its bytes where it has none."""
+    with memguard.watch(MLP.set_up()[0], action=action) as guard:
+        cases, told = guard._loop.cases, []
+        for size in (100, 110, 150, 199, 200, 300, 399, 400, 500):
+            counted = kind in ("graph", "tensor", "cycle")
+            total = Amount(graphs=size, bytes=7) if counted else Amount(bytes=size)
+            growth = Growth(Amount(bytes=1), total)
+            cases.add(Finding(kind, "warning", "it grows", "f1", 1, 2, growth))
+            told += [size] * len(cases.to_tell)
+            cases.to_tell.clear()
+
+    assert told == [100, 200, 400]
+
+
+def test_what_has_no_size_is_told_once() -> None:
+    """A habit retains nothing, and is no news when it is seen again."""
+    with memguard.watch(MLP.set_up()[0]) as guard:
+        for _ in range(3):
+            guard._loop.cases.add(Finding("grad", "warning", "a habit", "f1", 1, 2))
+        told = list(guard._loop.cases.to_tell)
+        guard._loop.cases.to_tell.clear()
+
+    assert len(told) == 1
+
+
 def test_a_leak_that_was_raised_is_not_raised_again() -> None:
     """Who goes on after the error has decided."""
     model, optimizer = MLP.set_up()
@@ -211,6 +342,33 @@ def test_a_leak_that_was_raised_is_not_raised_again() -> None:
                 kept.append(MLP.loss(model, step))
 
     assert raised == 1
+
+
+@pytest.mark.parametrize("source", [True, False])
+def test_a_warning_shows_the_programs_line_only_where_it_may(source: bool, tmp_path: Path) -> None:
+    """Python itself reads it from the file, for a leak and for a report that cannot be written."""
+    (script := tmp_path / "train.py").write_text(
+        "kept = []\ndef turn(step, one_step):\n    kept.append(one_step(step))  # SECRET\n"
+    )
+    names: dict[str, Any] = {"__name__": "train"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    model, optimizer = MLP.set_up()
+    where = str(tmp_path / "missing" / "report.json")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with memguard.watch(model, optimizer, action="warn", source=source, report=where):
+            for step in range(12):
+                names["turn"](step, lambda step: train_step(MLP, model, optimizer, step))
+    said = "".join(
+        warnings.formatwarning(one.message, one.category, one.filename, one.lineno)
+        for one in caught
+    )
+    names.clear()
+
+    assert ("train.py:3: " if source else "train.py>:3: ") + "LeakWarning: " in said
+    assert "MemguardWarning: cannot write report" in said
+    assert ("SECRET" in said) == source
+    assert ("with memguard.watch(model" in said) == source
 
 
 # --- log ---

@@ -21,7 +21,14 @@ class Loop:
     def __init__(self) -> None:
         self.events = 0
         self.said: list[str] = []
-        self.dog = Watchdog(60.0, lambda: self.events, lambda: self.events // 2, self.said.append)
+        self.is_paused = False
+        self.dog = Watchdog(
+            60.0,
+            lambda: self.events,
+            lambda: self.events // 2,
+            self.said.append,
+            lambda: self.is_paused,
+        )
 
     def look(self, *times: float) -> list[str]:
         for now in times:
@@ -52,6 +59,39 @@ def test_steps_that_go_on_are_told_too() -> None:
         "steps go on after 5 min (step 6)",
         "no step has ended for 1 min 40 s",
     ]
+
+
+def test_a_pause_does_not_count() -> None:
+    """Where nothing is heard nothing has stopped; standing still before and after it adds up."""
+    loop = Loop()
+    loop.events = 10
+    loop.look(100.0, 115.0, 130.0)
+    loop.is_paused = True
+    assert loop.look(145.0, 160.0, 1000.0) == []
+    loop.is_paused = False
+    assert loop.look(1015.0, 1025.0) == []
+    (line,) = loop.look(1040.0)
+
+    assert line.startswith("no step has ended for 1 min 10 s")
+
+
+def test_a_guard_that_is_paused_is_not_spoken_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The watchdog is told of the guard's own pauses."""
+    dogs: list[Watchdog] = []
+    monkeypatch.setattr(Watchdog, "begin", lambda dog: dogs.append(dog) or dog.end)
+    model, optimizer = MLP.set_up()
+    with memguard.watch(model, optimizer, watchdog=60) as guard:
+        train_step(MLP, model, optimizer, 0)
+        dogs[0].look(100.0)
+        with guard.pause():
+            dogs[0].look(500.0)
+        dogs[0].look(550.0)
+        assert capsys.readouterr().err == ""
+        dogs[0].look(570.0)
+
+    assert capsys.readouterr().err.startswith("memguard: no step has ended for 1 min 10 s")
 
 
 def test_before_the_first_event_nothing_is_amiss() -> None:

@@ -26,6 +26,7 @@ _WRONG_USAGE = 2
 _NO_ANSWER = 1
 _SECONDS = 10.0
 _POLL = 0.02
+_TRIES = 100
 
 
 class _NotAsked(MemguardError):
@@ -83,15 +84,14 @@ def ask(pid: int, timeout: float) -> list[Report]:
         MemguardError: it is no process of this user's that can be asked, or it does not answer.
     """
     _check(pid)
-    from memguard.asking import SIGNAL, folder
+    from memguard.asking import SIGNAL, folder, sweep
 
     assert SIGNAL is not None
     place = folder()
-    _make_private(place)
     word = secrets.token_hex(8)
-    question, answer = place / f"{pid}.ask", place / f"{pid}.{word}.answer"
+    question, answer = place / f"{pid}.{word}.ask", place / f"{pid}.{word}.answer"
     try:
-        question.write_text(word, encoding="ascii")
+        _write(question)
         os.kill(pid, SIGNAL)
         return _read(_awaited(answer, pid, timeout), pid)
     except ProcessLookupError:
@@ -99,11 +99,23 @@ def ask(pid: int, timeout: float) -> list[Report]:
     except OSError as error:
         raise _NotAsked(f"cannot ask process {pid}: {error.strerror or error}") from None
     finally:
+        # Others may ask at the same time: what is theirs stays, and so does the folder then.
         for file in (question, answer):
             with suppress(OSError):
                 file.unlink()
+        sweep(place)
         with suppress(OSError):
             place.rmdir()
+
+
+def _write(question: Path) -> None:
+    """Leave the question, though somebody else may remove the empty folder just now."""
+    for _ in range(_TRIES):
+        _make_private(question.parent)
+        with suppress(FileNotFoundError):
+            question.touch(mode=0o600, exist_ok=False)
+            return
+    raise _NotAsked(f"cannot write to {question.parent}: it is removed again and again")
 
 
 def _check(pid: int) -> None:
@@ -111,6 +123,8 @@ def _check(pid: int) -> None:
     if not hasattr(signal, "SIGURG") or not hasattr(os, "getuid"):
         raise _NotAsked("this system has no signal to ask with")
     import psutil
+
+    from memguard.asking import is_caught
 
     if pid < 1 or pid == os.getpid():
         raise _NotAsked(f"{pid} is no process that could be asked")
@@ -126,23 +140,11 @@ def _check(pid: int) -> None:
         raise _NotAsked(f"process {pid} has ended")
     if owner != os.getuid():
         raise _NotAsked(f"process {pid} belongs to somebody else (user {owner})")
-    if _listens(pid) is False:
+    if is_caught(pid) is False:
         raise _NotAsked(
             f"process {pid} does not answer: memguard does not guard it, or was not told to answer "
             "(MEMGUARD_ASK=1 or ask=True; `memguard run` answers by itself)"
         )
-
-
-def _listens(pid: int) -> bool | None:
-    """Whether the process handles the signal; None where the system does not tell."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    for line in lines.splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (signal.SIGURG - 1) & 1)
-    return None
 
 
 def _make_private(place: Path) -> None:

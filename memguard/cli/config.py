@@ -8,9 +8,11 @@ import site
 import sys
 from typing import TYPE_CHECKING, Any
 
+from memguard.references import missing
 from memguard.report.clean import clean
 from memguard.settings import OPTIONS, Settings
 from memguard.startup import say
+from memguard.values import current_folder
 
 if TYPE_CHECKING:
     # The class is generic for type checkers only.
@@ -40,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join(map(str.ljust, row, widths)).rstrip())
     print(f"\n{_switch(settings, origins.get('action') == 'MEMGUARD')}")
-    for problem in settings.problems:
+    functions = {"on_leak": settings.on_leak, "on_step": settings.on_step}
+    for problem in (*settings.problems, *missing(functions, current_folder())):
         say(problem)
     return 0
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from memguard.errors import SettingsError, UsageError
@@ -26,6 +28,9 @@ def load_ipython_extension(shell: Any) -> None:
         shell: IPython's shell.
     """
     magics = _Magics(shell)
+    # Older ones know no semicolon behind a magic's cell.
+    with suppress(ImportError, AttributeError):
+        importlib.import_module("IPython.core.magic").output_can_be_silenced(_Magics.cell)
     shell.register_magic_function(magics.line, magic_kind="line", magic_name=_MAGIC)
     shell.register_magic_function(magics.cell, magic_kind="cell", magic_name=_MAGIC)
     _loaded[id(shell)] = magics
@@ -71,29 +76,72 @@ class _Magics:
         else:
             _tell(_open_guard(), whole=command == "report")
 
-    def cell(self, words: str, cell: str) -> None:
-        """Guard what the cell runs, and say at its end what came of it.
+    def cell(self, words: str, cell: str) -> Any:
+        """Guard what the cell runs, and say at its end what came of it; gives the cell's value.
 
         `%%memguard [--action warn ...]`: the options are those of `memguard run`.
+
+        Raises:
+            BaseException: whatever the cell ends with, so that it counts as failed.
         """
         if _open_guard() is not None or self._guarding is not None:
             # Guarded already; its own settings stand.
-            if self._shell.run_cell(cell).success:
-                _tell(_open_guard())
-            return
+            value = self._run(cell)
+            _tell(_open_guard())
+            return value
         guarding = _Guarding(_settings(shlex.split(words)))
         try:
-            result = self._shell.run_cell(cell)
+            value = self._run(cell)
         finally:
             guarding.end()
-        if result.success:
-            _tell(guarding.guard)
+        _tell(guarding.guard)
+        return value
+
+    def _run(self, cell: str) -> Any:
+        """Run a cell within the cell; value and error are left for the outer one to show, once."""
+        with _left_to_the_outer_cell(self._shell) as last:
+            result = self._shell.run_cell(cell)
+        result.raise_error()
+        return result.result if last.value is None else last.value
 
     def off(self) -> None:
         """Stop guarding; harmless when nothing is guarded."""
         guarding, self._guarding = self._guarding, None
         if guarding is not None:
             guarding.end()
+
+
+class _LastShown:
+    """Shows what a cell shows, but for the last of it."""
+
+    def __init__(self, hook: Callable[[object], object]) -> None:
+        self.hook = hook
+        self.value: object = None
+
+    def __call__(self, value: object) -> None:
+        if value is not None:
+            if self.value is not None:
+                self.hook(self.value)
+            self.value = value
+
+
+@contextmanager
+def _left_to_the_outer_cell(shell: Any) -> Iterator[_LastShown]:
+    """Inside, neither an error nor the last value is shown."""
+    last, own = _LastShown(sys.displayhook), vars(shell).get("_showtraceback")
+    # Where the outer cell's value is put; the inner cell would leave none.
+    hook: Any = getattr(shell, "displayhook", None)
+    outer = getattr(hook, "exec_result", None)
+    sys.displayhook, shell._showtraceback = last, lambda *_: None
+    try:
+        yield last
+    finally:
+        sys.displayhook = last.hook
+        vars(shell).pop("_showtraceback", None)
+        if own is not None:
+            shell._showtraceback = own
+        if outer is not None:
+            hook.exec_result = outer
 
 
 class _Guarding:
