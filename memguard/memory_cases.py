@@ -75,6 +75,7 @@ class _Told:
     unnamed: str = ""
     advice: str = ""
     reason: str = ""
+    finite: bool = False
 
 
 class MemoryCases:
@@ -223,9 +224,9 @@ class MemoryCases:
         sizes = [rise.retained for _ in located]
         advice = words.WORKER_ADVICE
         unnamed = "" if located else words.UNKNOWN_CHILDREN
-        return _Told(
-            "worker", words.workers(rise.per_step, len(pids)), located, sizes, unnamed, advice
-        )
+        summary = words.workers(rise.per_step, len(pids))
+        finite = any(one.finite for one in located)
+        return _Told("worker", summary, located, sizes, unnamed, advice, finite=finite)
 
     def _question(self, kind: str, rise: Rise, now: int) -> Question:
         births = range(max(rise.first.step, now - 8), now)
@@ -250,6 +251,8 @@ class MemoryCases:
                 max_growth=self._figures.max_growth(device),
                 room=limit,
                 steps_left=forecast.steps if forecast else None,
+                named=bool(told.located) or told.unnamed == words.IN_CYCLES,
+                finite=told.finite,
             )
         )
         if ruling.action == "hold":

@@ -75,6 +75,14 @@ def test_tensors_leak_when_the_end_is_near() -> None:
     assert rule(replace(TENSOR, steps_left=NEAR)).action == "leak"
 
 
+@pytest.mark.parametrize("field", ["named", "finite"])
+def test_what_may_end_by_itself_is_a_warning(field: str) -> None:
+    """Memory that nobody is seen to keep, and a cache by index, may be full at any time."""
+    large = replace(TENSOR, kind="host", retained=10_000)
+    assert rule(large).action == "leak"
+    assert rule(replace(large, **{field: field == "finite"})).action == "warning"
+
+
 def test_cycles_leak_when_nobody_collects() -> None:
     """With the collector off and idle the cycles never go."""
     assert rule(CYCLE).action == "warning"

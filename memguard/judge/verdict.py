@@ -54,6 +54,8 @@ class Evidence:
         steps_left: forecast; None when there is none.
         growing: whether something still adds to them.
         collector_idle: automatic collection is off and nothing else collects.
+        named: whether anybody is known to keep what the process gained.
+        finite: whether the holder stops growing by itself, nobody here knows when.
     """
 
     kind: str
@@ -70,6 +72,8 @@ class Evidence:
     steps_left: int | None = None
     growing: bool = True
     collector_idle: bool = False
+    named: bool = True
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +144,12 @@ def _rule_cycle(evidence: Evidence) -> Ruling:
 
 
 def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
-    if evidence.retained >= evidence.max_growth:
+    # What nobody is seen to keep may as well be a buffer that fills.
+    is_sure = evidence.named and not evidence.finite
+    if is_sure and evidence.retained >= evidence.max_growth:
         return Ruling("leak", f"{what} retained more than max_growth")
-    if evidence.steps_left is not None and evidence.steps_left <= NEAR:
+    is_near = evidence.steps_left is not None and evidence.steps_left <= NEAR
+    if is_near and not evidence.finite:
         return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
     # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
     return Ruling(
