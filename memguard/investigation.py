@@ -226,17 +226,20 @@ class Investigator:
             growing.spread(case.births),
             "" if device == "cpu" else device,
         )
+        # A container's limit is in entries, of which a step may put in several.
+        several = max(1.0, case.tensors) if case.kind == "tensor" else 1.0
+        limited = first is not None and first.limit is not None
         ruling = rule(
             Evidence(
                 case.kind,
-                count,
+                round(count * several) if limited else count,
                 self._window,
                 first.limit if first else None,
                 release.bound if release else None,
                 release is not None,
                 pending is not None and case.awaiting,
                 grown.total.bytes,
-                size,
+                int(size / several),
                 self._figures.max_growth(device),
                 self._figures.limit(device),
                 forecast.steps if forecast else None,

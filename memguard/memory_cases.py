@@ -66,7 +66,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a finding says beyond the rise itself."""
+    """What a finding says beyond the rise itself; of the first container its entries, and bytes."""
 
     kind: Kind
     summary: str
@@ -76,6 +76,8 @@ class _Told:
     advice: str = ""
     reason: str = ""
     finite: bool = False
+    entries: int = 0
+    each: int = 0
 
 
 class MemoryCases:
@@ -183,11 +185,12 @@ class MemoryCases:
         grown = containers.grown_since(probe.containers)[:MOST_HOLDERS]
         named = [one for one in grown if one.bytes >= NAMED * gained]
         grown.clear()
-        found, sizes = self._located(named, rise, now, now - probe.step)
+        found, sizes, entries = self._located(named, rise, now, now - probe.step)
         what = words.gathered([(one.entry, one.added, one.bytes) for one in named], more)
         named.clear()
         if found:
-            return _Told("host", words.host(rise.per_step), found, sizes, reason=what)
+            told = _Told("host", words.host(rise.per_step), found, sizes, reason=what)
+            return replace(told, entries=entries[0][0], each=entries[0][1])
         if self._goes_with_a_collection(rise, gained):
             if gc.isenabled():
                 return None
@@ -198,15 +201,18 @@ class MemoryCases:
 
     def _located(
         self, named: list[Grown], rise: Rise, now: int, steps: int
-    ) -> tuple[list[Located], list[int]]:
+    ) -> tuple[list[Located], list[int], list[tuple[int, int]]]:
+        """(whom each is known by, bytes in it, its entries and the bytes of one)."""
         found: list[Located] = []
         sizes: list[int] = []
+        entries: list[tuple[int, int]] = []
         for one in named:
             located = locate_growing(self._question("host", rise, now), one.container, [named])
             if located is not None:
                 found.append(located)
                 sizes.append(min(one.bytes * rise.steps // max(1, steps), rise.retained))
-        return found, sizes
+                entries.append((len(one.container), one.bytes // max(1, one.added)))
+        return found, sizes, entries
 
     def _goes_with_a_collection(self, rise: Rise, gained: float) -> bool:
         """Whether a collection frees what has gathered; only one is ever made to find out."""
@@ -239,15 +245,17 @@ class MemoryCases:
         forecast = growing.outlook(rise, limit, self._figures.used(device), _named(device))
         first = told.located[0] if told.located else None
         release = first.statement.release if first and first.statement else None
+        # A container's limit is in entries, of which a step may put in several.
+        limited = first is not None and first.limit is not None and told.entries > 0
         ruling = rule(
             Evidence(
                 told.kind,
-                rise.steps,
+                told.entries if limited else rise.steps,
                 limit=first.limit if first else None,
                 bound=release.bound if release else None,
                 releases=release is not None,
                 retained=rise.retained,
-                per_survivor=int(rise.per_step),
+                per_survivor=min(int(rise.per_step), told.each or int(rise.per_step)),
                 max_growth=self._figures.max_growth(device),
                 room=limit,
                 steps_left=forecast.steps if forecast else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -186,6 +187,17 @@ def test_a_list_that_grows_with_the_process_is_named(loop: Loop, heap: None) -> 
     assert (holder.name, holder.type) == ("trail", "list")
     assert "trail.append" in str(holder.code)
     assert "entries of type bytes" in loop.cases.found[0].reason
+
+
+def test_a_limit_in_entries_is_not_taken_for_steps(loop: Loop, heap: None) -> None:
+    """A deque that takes ten entries a step is weighed by its entries, and fits."""
+    replay: deque[bytes] = deque(maxlen=20_000)  # 2 GB at the most; as steps they would be 20
+    loop.curve = line(1.0)
+    for step in range(80):
+        for number in range(10):
+            replay.append(bytes([step % 256, number]) * (MIB // 20))
+        loop.run(1)
+    assert loop.cases.found == []
 
 
 def test_what_survivors_explain_is_not_told_again(loop: Loop) -> None:
