@@ -236,7 +236,7 @@ class Investigator:
                 self._window,
                 first.limit if first else None,
                 release.bound if release else None,
-                release is not None,
+                release is not None and not release.outer,
                 pending is not None and case.awaiting,
                 grown.total.bytes,
                 int(size / several),
@@ -245,6 +245,7 @@ class Investigator:
                 forecast.steps if forecast else None,
                 explanation.growing or not explanation.rooted,
                 case.kind == "cycle" and self._collector_idle(case, explanation),
+                outer=release is not None and release.outer,
             )
         )
         if ruling.action == "leak" and count < UNTOLD and _is_elsewhere(first):

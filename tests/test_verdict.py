@@ -83,6 +83,16 @@ def test_what_may_end_by_itself_is_a_warning(field: str) -> None:
     assert rule(replace(large, **{field: field == "finite"})).action == "warning"
 
 
+def test_what_an_outer_loop_empties_may_gather_until_half_of_the_memory() -> None:
+    """An epoch's predictions go with the epoch, however many steps it has; graphs do not wait."""
+    epoch = replace(TENSOR, survivors=900, retained=49_999, room=100_000, outer=True)
+    assert rule(epoch).action == "hold"
+    assert rule(replace(epoch, kind="host")).action == "hold"
+    assert rule(replace(epoch, retained=50_000)).action == "leak"
+    assert rule(replace(epoch, steps_left=NEAR)).action == "leak"
+    assert rule(replace(epoch, kind="graph")).action == "leak"
+
+
 def test_cycles_leak_when_nobody_collects() -> None:
     """With the collector off and idle the cycles never go."""
     assert rule(CYCLE).action == "warning"

@@ -27,6 +27,10 @@ BOUND_SLACK = 2.25
 # Growth that ends the job within this many steps is a leak whatever its size.
 NEAR = 20
 
+# Nobody knows how long an epoch is, at whose end a holder is emptied. What it has gathered is
+# believed to go as long as it takes less than this share of what there is.
+MOST_OF_ROOM = 0.5
+
 # Share of what there is from which the end of memory is near.
 NEAR_THE_END = 0.95
 
@@ -55,6 +59,7 @@ class Evidence:
         growing: whether something still adds to them.
         collector_idle: automatic collection is off and nothing else collects.
         named: whether anybody is known to keep what the process gained.
+        outer: whether a statement in a loop around it empties the holder, as each epoch's does.
         finite: whether the holder stops growing by itself, nobody here knows when.
     """
 
@@ -73,6 +78,7 @@ class Evidence:
     growing: bool = True
     collector_idle: bool = False
     named: bool = True
+    outer: bool = False
     finite: bool = False
 
 
@@ -134,7 +140,16 @@ def _rule_bounded(evidence: Evidence) -> Ruling | None:
         return Ruling("hold", "the loop still goes backward through them", PENDING_BOUND)
     if evidence.releases and evidence.survivors < UNKNOWN_BOUND:
         return Ruling("hold", "a statement of the loop empties the holder", UNKNOWN_BOUND)
+    if evidence.outer and evidence.kind != "graph" and not _is_near(evidence):
+        reason = "a loop around this one empties the holder"
+        return Ruling("hold", reason, evidence.survivors + evidence.survivors // 4 + 2)
     return None
+
+
+def _is_near(evidence: Evidence) -> bool:
+    """Whether what gathers until an outer loop comes round may not fit."""
+    is_late = evidence.steps_left is not None and evidence.steps_left <= NEAR
+    return is_late or evidence.retained >= MOST_OF_ROOM * evidence.room
 
 
 def _rule_cycle(evidence: Evidence) -> Ruling:
