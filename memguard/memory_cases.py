@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memguard.cases import Cases
-from memguard.explain import containers, lengthening
+from memguard.explain import containers, filling, lengthening
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.containers import Grown, Snapshot
+from memguard.explain.filling import Untouched
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.growing import locate_growing
 from memguard.explain.lengthening import Storages
@@ -41,6 +42,12 @@ NAMED = 0.2
 # A rise that consists of tensors, of which this many came in each step, is for those who count.
 COUNTED = 0.5
 
+# Buffers are taken into account from so many steps' growth of room in them.
+FILLS_FOR = 16
+
+# Of a rise that consists of cycles, this many objects came in each step.
+CYCLES = 0.8
+
 # Holders that are named.
 MOST_HOLDERS = 3
 
@@ -56,12 +63,20 @@ class Probe:
         bytes: the level, what was free given back.
         containers: lengths of plain containers; None where they do not matter.
         storages: sizes of the tensors of the device; None where they do not matter.
+        untouched: what buffers have that is not in memory yet; where there is enough of it nothing
+            else was looked at.
     """
 
     step: int
     bytes: int
     containers: Snapshot | None = None
     storages: Storages | None = None
+    untouched: Untouched = field(default_factory=dict)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether only buffers were looked at yet."""
+        return bool(self.untouched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +111,20 @@ class MemoryCases:
         told = self._cases.told_per_step(_named(device), self._own)
         return told >= EXPLAINS * per_step
 
-    def probe(self, kind: str, device: str, rise: Rise, now: int) -> tuple[Probe, int]:
-        """(the first look, bytes by which the level fell as what was free was given back)."""
+    def probe(
+        self, kind: str, device: str, rise: Rise, now: int, fills: bool = True
+    ) -> tuple[Probe, int]:
+        """(the first look, bytes by which the level fell as what was free was given back).
+
+        Where buffers have room for the rise, and it `fills` them as far as anybody knows, only
+        their pages are looked at: the rest costs more.
+        """
         if kind == "worker":
             return Probe(now, rise.last.bytes), 0
+        if kind == "host" and fills:
+            room = filling.untouched()
+            if sum(room.values()) >= FILLS_FOR * rise.per_step:
+                return Probe(now, rise.last.bytes, untouched=room), 0
         sizes = lengthening.storages(device)
         if kind != "host":
             return Probe(now, rise.last.bytes, None, sizes), 0
@@ -108,10 +133,16 @@ class MemoryCases:
         left = self._host.private()  # with what the look itself has taken
         return Probe(now, left, lengths, sizes), rise.last.bytes - left
 
+    def to_come(self, probe: Probe, rise: Rise) -> int | None:
+        """Bytes until the buffers that explain a rise are full; None when they do not."""
+        filled, left = filling.filled_since(probe.untouched)
+        gained = rise.last.bytes - probe.bytes
+        return left if filled >= EXPLAINS * gained else None
+
     def conclude(
         self, kind: str, device: str, probe: Probe, rise: Rise, now: int, pids: Collection[int]
-    ) -> int:
-        """Look again, and tell what is certain; returns the bytes below which nothing is news."""
+    ) -> tuple[int, bool]:
+        """Look again, and tell what is certain: (bytes below which nothing is news, if any was)."""
         level = rise.last.bytes
         if kind == "worker":
             told: _Told | None = self._workers(rise, now, pids)
@@ -121,14 +152,13 @@ class MemoryCases:
                 level = self._host.private()
             real = (level - probe.bytes) / max(1, now - probe.step)
             if real < REAL * rise.per_step:
-                return level + rise.gained
+                return level + rise.gained, False
             if self.is_told(device, real):
-                return level + rise.gained // 4
+                return level + rise.gained // 4, True
             rise = replace(rise, per_step=min(real, rise.per_step)) if kind == "host" else rise
             told = self._explained(kind, device, probe, rise, now)
-        if told is not None:
-            self._tell(told, device, rise, now)
-        return level + max(1, rise.gained // 4)
+        is_news = told is not None and self._tell(told, device, rise, now)
+        return level + max(1, rise.gained // 4), is_news
 
     def tell_reserved(self, told: Allocation, peak: int, reason: str, now: int) -> None:
         """An allocator holds much that it cannot hand out again."""
@@ -191,7 +221,9 @@ class MemoryCases:
         if found:
             told = _Told("host", words.host(rise.per_step), found, sizes, reason=what)
             return replace(told, entries=entries[0][0], each=entries[0][1])
-        if self._goes_with_a_collection(rise, gained):
+        # Cycles are objects that become more: without those no collection is spent.
+        may_be_cycles = containers.is_any_more(probe.containers, CYCLES * (now - probe.step))
+        if may_be_cycles and self._goes_with_a_collection(rise, gained):
             if gc.isenabled():
                 return None
             advice = words.CYCLES_ADVICE
@@ -240,7 +272,8 @@ class MemoryCases:
 
     # --- telling ---
 
-    def _tell(self, told: _Told, device: str, rise: Rise, now: int) -> None:
+    def _tell(self, told: _Told, device: str, rise: Rise, now: int) -> bool:
+        """Rule on a rise and hand it on; whether it was worth it."""
         limit = self._figures.limit(device)
         forecast = growing.outlook(rise, limit, self._figures.used(device), _named(device))
         first = told.located[0] if told.located else None
@@ -265,7 +298,7 @@ class MemoryCases:
             )
         )
         if ruling.action == "hold":
-            return
+            return False
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(map(_holder, told.located, told.sizes))
         reason = "; ".join(filter(None, (rise.reason, told.reason, ruling.reason)))
@@ -290,6 +323,7 @@ class MemoryCases:
                 unnamed=told.unnamed,
             )
         )
+        return True
 
 
 def _holder(located: Located, size: int) -> Holder:

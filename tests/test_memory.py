@@ -8,12 +8,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from series import HEALTHY, MIB, Curve
 
 from memguard import memory, memory_cases
-from memguard.explain import containers, lengthening
+from memguard.explain import containers, filling, lengthening
 from memguard.judge.reserved import RETRIES
 from memguard.memory import LEAST_GAP, MOST_GAP, Memory
 from memguard.records import Finding
@@ -30,6 +31,7 @@ NOTHING = SimpleNamespace(
     snapshot=containers.Snapshot,
     grown_since=lambda before: [],
     more_than=lambda before, gained: [],
+    is_any_more=lambda before, fewest: True,
     storages=lambda device: lengthening.Storages(0, 0),
 )
 
@@ -86,6 +88,7 @@ class Loop:
         monkeypatch.setattr(memory.discovery, "is_training", lambda root: self.training)
         monkeypatch.setattr(memory_cases, "containers", NOTHING)
         monkeypatch.setattr(memory_cases, "lengthening", NOTHING)
+        monkeypatch.setattr(memory_cases, "filling", SimpleNamespace(untouched=dict))
         parts: list[Any] = [Settings(), sources, self.census, figures, self.cases]
         self.memory = Memory(*parts, clock=lambda: self.seconds)
 
@@ -241,6 +244,63 @@ def test_growth_waits_for_the_collector_while_there_is_room(loop: Loop) -> None:
     loop.cases.on_collect = lambda: False
     assert loop.run(100) == []
     assert loop.run(100)[0].severity == "warning"
+
+
+def test_no_collection_is_spent_where_no_objects_gather(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cycles are objects: where there are no more of them than before it cannot be cycles."""
+    few = SimpleNamespace(**{**vars(NOTHING), "is_any_more": lambda before, fewest: False})
+    monkeypatch.setattr(memory_cases, "containers", few)
+    collections: list[int] = []
+    loop.cases.on_collect = lambda: bool(collections.append(loop.now)) or True
+    loop.curve = line(1.0)
+    assert loop.run(100)[0].severity == "warning"
+    assert collections == []
+
+
+def test_a_buffer_that_fills_is_silent_and_looked_into_seldom(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of a large array come as they are written: nothing new is kept, nothing is trimmed."""
+    monkeypatch.setattr(memory_cases, "filling", filling)
+    trims: list[int] = []
+    monkeypatch.setattr(memory_cases, "trim", lambda: trims.append(loop.now))
+    buffer = numpy.empty((256, 1 << 18), dtype=numpy.float32)  # 256 MiB
+    loop.curve = line(1.0)
+    for row in range(256):
+        buffer[row] = row
+        loop.run(1)
+    assert loop.cases.found == []
+    assert trims == []
+
+
+def test_growth_beside_a_buffer_that_does_not_fill_is_told(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room in a buffer explains nothing by itself."""
+    monkeypatch.setattr(memory_cases, "filling", filling)
+    buffer = torch.empty(256, 1 << 18)
+    loop.curve = line(1.0)
+    assert loop.run(120)[0].kind == "host"
+    assert buffer.shape[0] == 256
+
+
+def test_looks_that_come_to_nothing_become_rarer(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fruitless look doubles the growth that the next one waits for."""
+    looks: list[int] = []
+    counted = SimpleNamespace(
+        **{**vars(NOTHING), "snapshot": lambda: looks.append(loop.now) or containers.Snapshot()}
+    )
+    monkeypatch.setattr(memory_cases, "containers", counted)
+    loop.curve = line(1.0)
+    loop.cases.on_collect = lambda: False  # so that cycles are waited for
+    monkeypatch.setattr(gc, "isenabled", lambda: True)
+    monkeypatch.setattr(memory_cases.MemoryCases, "_tell", lambda *told: False)
+    loop.run(2_000)
+    assert 2 <= len(looks) <= 9
 
 
 def test_growth_that_a_collection_did_not_free_is_told(loop: Loop) -> None:
