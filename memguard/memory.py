@@ -120,7 +120,7 @@ class Memory:
         self._peaks: dict[str, int] = {}
         self._fragmented: set[str] = set()
         self._least: dict[str, tuple[float, int]] = {}
-        self._paused_at = 0
+        self._pauses = self._paused_at = 0
 
     @property
     def in_doubt(self) -> bool:
@@ -148,11 +148,15 @@ class Memory:
 
     def pause(self) -> None:
         """What is taken from now on until `resume` does not count."""
-        self._paused_at = self._reads.private()
+        self._pauses += 1
+        if self._pauses == 1:  # pauses within one another are one
+            self._paused_at = self._reads.private()
 
     def resume(self) -> None:
         """End the pause."""
-        self._host.level.shift(self._reads.private() - self._paused_at)
+        self._pauses -= 1
+        if not self._pauses:
+            self._host.level.shift(self._reads.private() - self._paused_at)
 
     def _watches(self) -> list[Watch]:
         return [self._host, self._workers, *self._devices.values()]

@@ -323,6 +323,20 @@ def test_what_is_taken_in_a_pause_does_not_count(loop: Loop) -> None:
     assert loop.cases.found == []
 
 
+def test_pauses_within_one_another_shift_once(loop: Loop) -> None:
+    """What the inner pause has added is part of what the outer one has."""
+    paused: list[int] = []
+    loop.curve = lambda step: 500 + 40 * len(paused)
+    loop.run(16)
+    loop.memory.pause()
+    loop.memory.pause()
+    paused.append(loop.now)
+    loop.memory.resume()
+    paused.append(loop.now)
+    loop.memory.resume()
+    assert {one.bytes for one in loop.memory._host.level.readings} == {580 * MIB}
+
+
 def test_readings_are_rare(loop: Loop) -> None:
     """In an hour of fast steps the process is read some hundred times, never every step."""
     monotone = 0.0
