@@ -172,7 +172,7 @@ class MemoryCases:
                 now,
                 now,
                 Growth(Amount(), Amount(bytes=unused)),
-                advice=words.RESERVED_ADVICE,
+                advice=words.reserved_advice(told.device),
                 reason=reason,
             )
         )
