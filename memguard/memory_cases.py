@@ -294,7 +294,8 @@ class MemoryCases:
                 room=limit,
                 steps_left=forecast.steps if forecast else None,
                 named=bool(told.located) or told.unnamed == words.IN_CYCLES,
-                finite=told.finite,
+                # What would end by itself is too much only for whoever says how much that is.
+                finite=told.finite and not self._figures.has_own_max_growth(),
             )
         )
         if ruling.action == "hold":

@@ -15,6 +15,9 @@ from series import HEALTHY, MIB, Curve
 
 from memguard import memory, memory_cases
 from memguard.explain import containers, filling, lengthening
+from memguard.explain.accumulation import Located
+from memguard.explain.advice import Advice
+from memguard.explain.places import Place
 from memguard.judge.reserved import RETRIES
 from memguard.memory import LEAST_GAP, MOST_GAP, Memory
 from memguard.records import Finding
@@ -69,7 +72,7 @@ class Loop:
         self.children: Callable[[int], dict[int, int]] = lambda step: {}
         self.devices: Callable[[int], list[Allocation]] = lambda step: []
         self.now, self.reads, self.seconds = 0, 0, 0.0
-        self.training = True
+        self.training, self.own_max_growth = True, False
         self.cases = FakeCases()
         host = SimpleNamespace(private=self._private)
         children = SimpleNamespace(private=self._children, find_all=lambda: None)
@@ -80,7 +83,10 @@ class Loop:
         monkeypatch.setattr(memory, "used_backends", list)
         monkeypatch.setattr(memory, "allocations", lambda backends: self.devices(self.now))
         figures = SimpleNamespace(
-            limit=lambda device: LIMIT, max_growth=lambda device: 4 * WORTH, used=self._used
+            limit=lambda device: LIMIT,
+            max_growth=lambda device: 4 * WORTH,
+            has_own_max_growth=lambda: self.own_max_growth,
+            used=self._used,
         )
         self.census = SimpleNamespace(collected_at=-1)
         module = SimpleNamespace(training=True)
@@ -359,6 +365,19 @@ def test_children_that_grow_are_told(loop: Loop) -> None:
     assert found.growth.per_step.bytes == pytest.approx(2 * MIB, rel=0.1)
     assert found.summary.startswith("2 child processes grow by")
     assert "num_workers" in found.advice
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_a_cache_by_index_is_a_leak_for_who_says_what_is_too_much(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, says: bool
+) -> None:
+    """Workers' caches are full once each sample was read: a warning, unless `max_growth` is set."""
+    place = Place("attribute", "decoded", "self.decoded", "dict")
+    cache = Located(place, None, Advice("", "", "", ""), (), "dict", finite=True)
+    monkeypatch.setattr(memory_cases, "locate_loaders", lambda question, pids: [cache])
+    loop.own_max_growth = says
+    loop.children = lambda step: {7: 300 + step}
+    assert loop.run(400)[-1].severity == ("leak" if says else "warning")
 
 
 @pytest.mark.parametrize(
