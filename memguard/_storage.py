@@ -39,6 +39,18 @@ def storages_of(tensor: torch.Tensor, depth: int = 0) -> list[Storage]:
         return []
 
 
+def place_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """(address, bytes) of the storage of a plain tensor in the host's memory; (0, 0) of others."""
+    try:
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            return 0, 0
+        storage = tensor.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, ValueError, NotImplementedError, AttributeError, TypeError):
+        return 0, 0
+    return (address, size) if type(address) is int and type(size) is int else (0, 0)
+
+
 def _plain(tensor: torch.Tensor) -> list[Storage]:
     storage = tensor.untyped_storage()
     if storage.device.type == "meta":

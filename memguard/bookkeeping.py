@@ -125,8 +125,7 @@ def device_figures(backends: Sequence[Backend]) -> list[dict[str, Any]]:
             "allocated": one.allocated,
             "reserved": one.reserved,
             "total": one.limit,
-            # Only CUDA's allocator tells; what is in use now is no news.
-            "peak": one.peak if one.peak > one.allocated else None,
+            "peak": one.peak or None,  # MPS's allocator does not tell
             "retries": one.retries,
         }
         for one in allocations(backends)

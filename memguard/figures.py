@@ -34,7 +34,11 @@ class Figures:
 
     def _found_limit(self, device: str) -> int:
         backend = _backend_of(device)
-        limit = backend.limit() if backend is not None else None
+        if backend is None:
+            return self._bound().limit
+        # Cards differ: only a device that is not told by number is given the least of all.
+        own = [f for f in backend.figures() if f["name"] == device and f.get("total")]
+        limit = backend.usable(own[0]) if own else backend.limit()
         return limit if limit is not None else self._bound().limit
 
     def _bound(self) -> Bound:
@@ -57,6 +61,10 @@ class Figures:
     def max_growth(self, device: str = "cpu") -> int:
         """Retained bytes on `device` that make a warning a leak."""
         return self._settings.max_growth.of(self.limit(device))
+
+    def has_own_max_growth(self) -> bool:
+        """Whether the user has said what growth is too much."""
+        return self._settings.max_growth != Settings().max_growth
 
 
 def _backend_of(device: str) -> Backend | None:

@@ -236,22 +236,26 @@ class Investigator:
             growing.spread(case.births),
             "" if device == "cpu" else device,
         )
+        # A container's limit is in entries, of which a step may put in several.
+        several = max(1.0, case.tensors) if case.kind == "tensor" else 1.0
+        limited = first is not None and first.limit is not None
         ruling = rule(
             Evidence(
                 case.kind,
-                count,
+                round(count * several) if limited else count,
                 self._window,
                 first.limit if first else None,
                 release.bound if release else None,
-                release is not None,
+                release is not None and not release.outer,
                 pending is not None and case.awaiting,
                 grown.total.bytes,
-                size,
+                int(size / several),
                 self._figures.max_growth(device),
                 self._figures.limit(device),
                 forecast.steps if forecast else None,
                 explanation.growing or not explanation.rooted,
                 case.kind == "cycle" and self._collector_idle(case, explanation),
+                outer=release is not None and release.outer,
             )
         )
         if ruling.action == "leak" and _is_elsewhere(first):

@@ -60,6 +60,7 @@ class Watch:
         judge_at: step before which no rise is looked for.
         hold_at: bytes below which nothing is said, as it was said before or was nothing.
         probe: the first look into a rise, while a second is awaited.
+        fruitless: looks into rises that came to nothing.
     """
 
     kind: str
@@ -68,6 +69,13 @@ class Watch:
     judge_at: int = 0
     hold_at: int = 0
     probe: Probe | None = None
+    fruitless: int = 0
+
+    def give_up(self, level: int, worth: int) -> None:
+        """Nothing came of a look: the next one waits for twice the growth of this one."""
+        self.probe = None
+        self.hold_at = max(self.hold_at, level + (worth << min(self.fruitless, 30)))
+        self.fruitless += 1
 
     def restart(self) -> None:
         """Forget all that was read."""
@@ -112,7 +120,7 @@ class Memory:
         self._peaks: dict[str, int] = {}
         self._fragmented: set[str] = set()
         self._least: dict[str, tuple[float, int]] = {}
-        self._paused_at = 0
+        self._pauses = self._paused_at = 0
 
     @property
     def in_doubt(self) -> bool:
@@ -140,11 +148,15 @@ class Memory:
 
     def pause(self) -> None:
         """What is taken from now on until `resume` does not count."""
-        self._paused_at = self._reads.private()
+        self._pauses += 1
+        if self._pauses == 1:  # pauses within one another are one
+            self._paused_at = self._reads.private()
 
     def resume(self) -> None:
         """End the pause."""
-        self._host.level.shift(self._reads.private() - self._paused_at)
+        self._pauses -= 1
+        if not self._pauses:
+            self._host.level.shift(self._reads.private() - self._paused_at)
 
     def _watches(self) -> list[Watch]:
         return [self._host, self._workers, *self._devices.values()]
@@ -206,7 +218,7 @@ class Memory:
         if found is None:
             # Teeth hide a rise at times: a look into it is not given up at once.
             if watch.probe is not None and now - watch.probe.step > PATIENCE * FEWEST:
-                watch.probe = None
+                watch.give_up(readings[-1].bytes, self._worth(watch.device))
         elif not self._cases.in_doubt:
             begun = self._clock()
             self._look_into(watch, found, now)
@@ -227,13 +239,31 @@ class Memory:
         since = replace(found.first, step=probe.step, bytes=probe.bytes)
         if not goes_on(since, found, self._worth(watch.device)):
             if now - probe.step > PATIENCE * max(FEWEST, found.steps):
-                watch.probe = None
-                watch.hold_at = found.last.bytes + self._worth(watch.device)
+                watch.give_up(found.last.bytes, self._worth(watch.device))
+            return
+        if probe.is_first:
+            self._look_closer(watch, probe, found, now)
             return
         watch.probe = None
-        until = self._looking.conclude(watch.kind, watch.device, probe, found, now, self._crew)
+        kind, device = watch.kind, watch.device
+        until, news = self._looking.conclude(kind, device, probe, found, now, self._crew)
         watch.hold_at = until
+        if not news:
+            watch.give_up(found.last.bytes, self._worth(device))
         level.shift(self._reads.private() - found.last.bytes if watch.kind == "host" else 0)
+
+    def _look_closer(self, watch: Watch, probe: Probe, found: Rise, now: int) -> None:
+        """Of a rise that buffers have room for: it fills them, or it is looked into after all."""
+        to_come = self._looking.to_come(probe, found)
+        if to_come is not None:
+            worth = self._worth(watch.device)
+            watch.hold_at = found.last.bytes + to_come + worth
+            watch.give_up(found.last.bytes, worth)
+            return
+        watch.probe, given_back = self._looking.probe(
+            watch.kind, watch.device, found, now, fills=False
+        )
+        watch.level.shift(-given_back)
 
     def _worth(self, device: str) -> int:
         """Bytes from which growth of a device is worth a word."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memguard.cases import Cases
-from memguard.explain import containers, lengthening
+from memguard.explain import containers, filling, lengthening
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.containers import Grown, Snapshot
+from memguard.explain.filling import Untouched
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.growing import locate_growing
 from memguard.explain.lengthening import Storages
@@ -41,6 +42,12 @@ NAMED = 0.2
 # A rise that consists of tensors, of which this many came in each step, is for those who count.
 COUNTED = 0.5
 
+# Buffers are taken into account from so many steps' growth of room in them.
+FILLS_FOR = 16
+
+# Of a rise that consists of cycles, this many objects came in each step.
+CYCLES = 0.8
+
 # Holders that are named.
 MOST_HOLDERS = 3
 
@@ -56,17 +63,25 @@ class Probe:
         bytes: the level, what was free given back.
         containers: lengths of plain containers; None where they do not matter.
         storages: sizes of the tensors of the device; None where they do not matter.
+        untouched: what buffers have that is not in memory yet; where there is enough of it nothing
+            else was looked at.
     """
 
     step: int
     bytes: int
     containers: Snapshot | None = None
     storages: Storages | None = None
+    untouched: Untouched = field(default_factory=dict)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether only buffers were looked at yet."""
+        return bool(self.untouched)
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a finding says beyond the rise itself."""
+    """What a finding says beyond the rise itself; of the first container its entries, and bytes."""
 
     kind: Kind
     summary: str
@@ -75,6 +90,9 @@ class _Told:
     unnamed: str = ""
     advice: str = ""
     reason: str = ""
+    finite: bool = False
+    entries: int = 0
+    each: int = 0
 
 
 class MemoryCases:
@@ -93,10 +111,20 @@ class MemoryCases:
         told = self._cases.told_per_step(_named(device), self._own)
         return told >= EXPLAINS * per_step
 
-    def probe(self, kind: str, device: str, rise: Rise, now: int) -> tuple[Probe, int]:
-        """(the first look, bytes by which the level fell as what was free was given back)."""
+    def probe(
+        self, kind: str, device: str, rise: Rise, now: int, fills: bool = True
+    ) -> tuple[Probe, int]:
+        """(the first look, bytes by which the level fell as what was free was given back).
+
+        Where buffers have room for the rise, and it `fills` them as far as anybody knows, only
+        their pages are looked at: the rest costs more.
+        """
         if kind == "worker":
             return Probe(now, rise.last.bytes), 0
+        if kind == "host" and fills:
+            room = filling.untouched()
+            if sum(room.values()) >= FILLS_FOR * rise.per_step:
+                return Probe(now, rise.last.bytes, untouched=room), 0
         sizes = lengthening.storages(device)
         if kind != "host":
             return Probe(now, rise.last.bytes, None, sizes), 0
@@ -105,10 +133,16 @@ class MemoryCases:
         left = self._host.private()  # with what the look itself has taken
         return Probe(now, left, lengths, sizes), rise.last.bytes - left
 
+    def to_come(self, probe: Probe, rise: Rise) -> int | None:
+        """Bytes until the buffers that explain a rise are full; None when they do not."""
+        filled, left = filling.filled_since(probe.untouched)
+        gained = rise.last.bytes - probe.bytes
+        return left if filled >= EXPLAINS * gained else None
+
     def conclude(
         self, kind: str, device: str, probe: Probe, rise: Rise, now: int, pids: Collection[int]
-    ) -> int:
-        """Look again, and tell what is certain; returns the bytes below which nothing is news."""
+    ) -> tuple[int, bool]:
+        """Look again, and tell what is certain: (bytes below which nothing is news, if any was)."""
         level = rise.last.bytes
         if kind == "worker":
             told: _Told | None = self._workers(rise, now, pids)
@@ -118,14 +152,13 @@ class MemoryCases:
                 level = self._host.private()
             real = (level - probe.bytes) / max(1, now - probe.step)
             if real < REAL * rise.per_step:
-                return level + rise.gained
+                return level + rise.gained, False
             if self.is_told(device, real):
-                return level + rise.gained // 4
+                return level + rise.gained // 4, True
             rise = replace(rise, per_step=min(real, rise.per_step)) if kind == "host" else rise
             told = self._explained(kind, device, probe, rise, now)
-        if told is not None:
-            self._tell(told, device, rise, now)
-        return level + max(1, rise.gained // 4)
+        is_news = told is not None and self._tell(told, device, rise, now)
+        return level + max(1, rise.gained // 4), is_news
 
     def tell_reserved(self, told: Allocation, peak: int, reason: str, now: int) -> None:
         """An allocator holds much that it cannot hand out again."""
@@ -139,7 +172,7 @@ class MemoryCases:
                 now,
                 now,
                 Growth(Amount(), Amount(bytes=unused)),
-                advice=words.RESERVED_ADVICE,
+                advice=words.reserved_advice(told.device),
                 reason=reason,
             )
         )
@@ -182,12 +215,15 @@ class MemoryCases:
         grown = containers.grown_since(probe.containers)[:MOST_HOLDERS]
         named = [one for one in grown if one.bytes >= NAMED * gained]
         grown.clear()
-        found, sizes = self._located(named, rise, now, now - probe.step)
+        found, sizes, entries = self._located(named, rise, now, now - probe.step)
         what = words.gathered([(one.entry, one.added, one.bytes) for one in named], more)
         named.clear()
         if found:
-            return _Told("host", words.host(rise.per_step), found, sizes, reason=what)
-        if self._goes_with_a_collection(rise, gained):
+            told = _Told("host", words.host(rise.per_step), found, sizes, reason=what)
+            return replace(told, entries=entries[0][0], each=entries[0][1])
+        # Cycles are objects that become more: without those no collection is spent.
+        may_be_cycles = containers.is_any_more(probe.containers, CYCLES * (now - probe.step))
+        if may_be_cycles and self._goes_with_a_collection(rise, gained):
             if gc.isenabled():
                 return None
             advice = words.CYCLES_ADVICE
@@ -197,15 +233,18 @@ class MemoryCases:
 
     def _located(
         self, named: list[Grown], rise: Rise, now: int, steps: int
-    ) -> tuple[list[Located], list[int]]:
+    ) -> tuple[list[Located], list[int], list[tuple[int, int]]]:
+        """(whom each is known by, bytes in it, its entries and the bytes of one)."""
         found: list[Located] = []
         sizes: list[int] = []
+        entries: list[tuple[int, int]] = []
         for one in named:
             located = locate_growing(self._question("host", rise, now), one.container, [named])
             if located is not None:
                 found.append(located)
                 sizes.append(min(one.bytes * rise.steps // max(1, steps), rise.retained))
-        return found, sizes
+                entries.append((len(one.container), one.bytes // max(1, one.added)))
+        return found, sizes, entries
 
     def _goes_with_a_collection(self, rise: Rise, gained: float) -> bool:
         """Whether a collection frees what has gathered; only one is ever made to find out."""
@@ -223,9 +262,9 @@ class MemoryCases:
         sizes = [rise.retained for _ in located]
         advice = words.WORKER_ADVICE
         unnamed = "" if located else words.UNKNOWN_CHILDREN
-        return _Told(
-            "worker", words.workers(rise.per_step, len(pids)), located, sizes, unnamed, advice
-        )
+        summary = words.workers(rise.per_step, len(pids))
+        finite = any(one.finite for one in located)
+        return _Told("worker", summary, located, sizes, unnamed, advice, finite=finite)
 
     def _question(self, kind: str, rise: Rise, now: int) -> Question:
         births = range(max(rise.first.step, now - 8), now)
@@ -233,27 +272,34 @@ class MemoryCases:
 
     # --- telling ---
 
-    def _tell(self, told: _Told, device: str, rise: Rise, now: int) -> None:
+    def _tell(self, told: _Told, device: str, rise: Rise, now: int) -> bool:
+        """Rule on a rise and hand it on; whether it was worth it."""
         limit = self._figures.limit(device)
         forecast = growing.outlook(rise, limit, self._figures.used(device), _named(device))
         first = told.located[0] if told.located else None
         release = first.statement.release if first and first.statement else None
+        # A container's limit is in entries, of which a step may put in several.
+        limited = first is not None and first.limit is not None and told.entries > 0
         ruling = rule(
             Evidence(
                 told.kind,
-                rise.steps,
+                told.entries if limited else rise.steps,
                 limit=first.limit if first else None,
                 bound=release.bound if release else None,
-                releases=release is not None,
+                releases=release is not None and not release.outer,
+                outer=release is not None and release.outer,
                 retained=rise.retained,
-                per_survivor=int(rise.per_step),
+                per_survivor=min(int(rise.per_step), told.each or int(rise.per_step)),
                 max_growth=self._figures.max_growth(device),
                 room=limit,
                 steps_left=forecast.steps if forecast else None,
+                named=bool(told.located) or told.unnamed == words.IN_CYCLES,
+                # What would end by itself is too much only for whoever says how much that is.
+                finite=told.finite and not self._figures.has_own_max_growth(),
             )
         )
         if ruling.action == "hold":
-            return
+            return False
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(map(_holder, told.located, told.sizes))
         reason = "; ".join(filter(None, (rise.reason, told.reason, ruling.reason)))
@@ -278,6 +324,7 @@ class MemoryCases:
                 unnamed=told.unnamed,
             )
         )
+        return True
 
 
 def _holder(located: Located, size: int) -> Holder:

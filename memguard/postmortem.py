@@ -19,7 +19,7 @@ from pathlib import PurePath
 from memguard import _events, _torch
 from memguard._torch import Undo
 from memguard.figures import Figures
-from memguard.judge.levers import advise
+from memguard.judge.levers import advise, leaking_devices
 from memguard.judge.verdict import is_near_the_end
 from memguard.records import Finding, Report
 from memguard.report import data, postmortem
@@ -146,7 +146,8 @@ class PostMortem:
 
     def _whole(self, reason: str) -> str:
         report = self._report()
-        levers = advise(report.ledger, leaking=report.verdict == "leak")
+        devices = leaking_devices(report.findings)
+        levers = advise(report.ledger, leaking=report.verdict == "leak", devices=devices)
         return postmortem.render(reason, list(self._moments), report, levers)
 
     def _tell(self, reason: str) -> None:

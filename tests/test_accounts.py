@@ -228,6 +228,23 @@ def test_no_lever_helps_against_a_leak() -> None:
     assert lever.saves == 300 * MIB
 
 
+def test_a_leak_hides_the_levers_of_its_own_device_only() -> None:
+    """The host's leak is fixed first, and what fills the card is still told."""
+    [card] = device(1000, parameters=100, activations=600).accounts
+    both = Ledger((card, Account("cpu", (Row("other", 300 * MIB),), 300 * MIB)))
+    assert names(both, leaking=True) == ["fix the leak"]
+    told = advise(both, leaking=True, devices={"cpu"})
+    assert (told[0].name, told[0].device) == ("fix the leak", "cpu")
+    assert "smaller batch" in {lever.name for lever in told}
+
+
+def test_without_a_peak_no_cache_is_called_fragmented() -> None:
+    """MPS tells none; and no setting of CUDA's is advised to others."""
+    assert names(device(1000, name="mps:0", parameters=100, other=300)) == []
+    [lever] = advise(device(1000, name="xpu:0", peak=520, parameters=100, other=400))
+    assert "CUDA" not in lever.advice
+
+
 def test_nothing_stands_out_in_nothing() -> None:
     """An empty ledger asks for no lever."""
     assert advise(Ledger()) == ()

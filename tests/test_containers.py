@@ -179,6 +179,7 @@ def test_what_a_dataset_puts_away_is_named_then_its_loader() -> None:
     first = found[0].statement
     assert first is not None
     assert first.code.startswith("self.decoded[index] =")
+    assert found[0].finite  # an entry for each sample, of which the dataset says how many
     assert len(loader) == 100
 
 

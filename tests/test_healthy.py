@@ -425,3 +425,19 @@ def test_graphs_in_a_bounded_holder_are_a_warning(case: str, tmp_path: Path) -> 
     assert finding.severity == "warning"
     assert finding.holders[0].bound == bound
     assert f"at most {bound}" in finding.summary
+
+
+BOUNDED = """
+replay = collections.deque(maxlen=4_000)
+for _ in range(60):
+    for _ in range(10):
+        replay.append(torch.zeros(25_000))  # 400 MB at the most
+    train_step(model, optimizer)
+"""
+
+
+def test_a_limit_in_entries_is_not_taken_for_steps(tmp_path: Path) -> None:
+    """Each step puts in ten tensors: the deque is weighed by its entries, and fits."""
+    watch = 'guard = memguard.watch(model, optimizer, limit="2GiB", max_growth="2MiB")\n'
+    run = Run(tmp_path, BOUNDED, watch=watch)
+    assert not run.report.findings

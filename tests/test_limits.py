@@ -8,7 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from memguard import figures
+from memguard.sensors import devices
 from memguard.sensors.limits import Bound, host_bound
+from memguard.settings import Settings
 
 MIB = 1 << 20
 
@@ -25,6 +28,18 @@ def bound(tmp_path: Path, membership: str) -> Bound:
     own = tmp_path / "own"
     own.write_text(membership)
     return host_bound(100 * MIB, 200 * MIB, tmp_path / "mount", own)
+
+
+def test_each_card_has_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a small card a large one may still be filled; the least counts where none is named."""
+    cards = devices.Cuda()
+    told = [{"name": f"cuda:{at}", "total": size * MIB} for at, size in enumerate((80, 16))]
+    monkeypatch.setattr(cards, "figures", lambda: told, raising=False)
+    monkeypatch.setattr(cards, "usable", lambda figure: figure["total"], raising=False)
+    monkeypatch.setattr(figures, "used_backends", lambda: [cards])
+    asked = figures.Figures(Settings())
+    limits = [asked.limit(name) // MIB for name in ("cuda:0", "cuda:1", "cuda")]
+    assert limits == [80, 16, 16]
 
 
 def test_the_ram_bounds_where_nothing_else_does(tmp_path: Path) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from series import HEALTHY, MIB, Curve
 
 from memguard import memory, memory_cases
-from memguard.explain import containers, lengthening
+from memguard.explain import containers, filling, lengthening
+from memguard.explain.accumulation import Located
+from memguard.explain.advice import Advice
+from memguard.explain.places import Place
 from memguard.judge.reserved import RETRIES
 from memguard.memory import LEAST_GAP, MOST_GAP, Memory
 from memguard.records import Finding
@@ -29,6 +34,7 @@ NOTHING = SimpleNamespace(
     snapshot=containers.Snapshot,
     grown_since=lambda before: [],
     more_than=lambda before, gained: [],
+    is_any_more=lambda before, fewest: True,
     storages=lambda device: lengthening.Storages(0, 0),
 )
 
@@ -66,7 +72,7 @@ class Loop:
         self.children: Callable[[int], dict[int, int]] = lambda step: {}
         self.devices: Callable[[int], list[Allocation]] = lambda step: []
         self.now, self.reads, self.seconds = 0, 0, 0.0
-        self.training = True
+        self.training, self.own_max_growth = True, False
         self.cases = FakeCases()
         host = SimpleNamespace(private=self._private)
         children = SimpleNamespace(private=self._children, find_all=lambda: None)
@@ -77,7 +83,10 @@ class Loop:
         monkeypatch.setattr(memory, "used_backends", list)
         monkeypatch.setattr(memory, "allocations", lambda backends: self.devices(self.now))
         figures = SimpleNamespace(
-            limit=lambda device: LIMIT, max_growth=lambda device: 4 * WORTH, used=self._used
+            limit=lambda device: LIMIT,
+            max_growth=lambda device: 4 * WORTH,
+            has_own_max_growth=lambda: self.own_max_growth,
+            used=self._used,
         )
         self.census = SimpleNamespace(collected_at=-1)
         module = SimpleNamespace(training=True)
@@ -85,6 +94,7 @@ class Loop:
         monkeypatch.setattr(memory.discovery, "is_training", lambda root: self.training)
         monkeypatch.setattr(memory_cases, "containers", NOTHING)
         monkeypatch.setattr(memory_cases, "lengthening", NOTHING)
+        monkeypatch.setattr(memory_cases, "filling", SimpleNamespace(untouched=dict))
         parts: list[Any] = [Settings(), sources, self.census, figures, self.cases]
         self.memory = Memory(*parts, clock=lambda: self.seconds)
 
@@ -138,9 +148,19 @@ def test_growth_outside_python_is_a_warning_that_says_so(loop: Loop) -> None:
     assert found.forecast.seconds == pytest.approx(left * STEP, rel=0.1)
 
 
-def test_past_max_growth_it_is_a_leak(loop: Loop) -> None:
+def test_growth_that_nobody_is_known_to_keep_stays_a_warning(loop: Loop) -> None:
+    """It may be a buffer that fills: however much gathers, the job goes on."""
+    loop.curve = line(1.0)
+    assert {finding.severity for finding in loop.run(600)} == {"warning"}
+
+
+def test_past_max_growth_it_is_a_leak(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was a warning becomes a leak when enough has gathered, and not before."""
     loop.curve = line(1.0)
+    trail = [b""] * 8
+    grown_by = containers.Grown(trail, 12, 12 * MIB, "bytes")
+    heap = SimpleNamespace(**{**vars(NOTHING), "grown_since": lambda before: [grown_by]})
+    monkeypatch.setattr(memory_cases, "containers", heap)
     found = loop.run(400)
     grown = {finding.step: finding.growth.total.bytes for finding in found}
     assert (found[0].severity, found[-1].severity) == ("warning", "leak")
@@ -176,6 +196,17 @@ def test_a_list_that_grows_with_the_process_is_named(loop: Loop, heap: None) -> 
     assert (holder.name, holder.type) == ("trail", "list")
     assert "trail.append" in str(holder.code)
     assert "entries of type bytes" in loop.cases.found[0].reason
+
+
+def test_a_limit_in_entries_is_not_taken_for_steps(loop: Loop, heap: None) -> None:
+    """A deque that takes ten entries a step is weighed by its entries, and fits."""
+    replay: deque[bytes] = deque(maxlen=20_000)  # 2 GB at the most; as steps they would be 20
+    loop.curve = line(1.0)
+    for step in range(80):
+        for number in range(10):
+            replay.append(bytes([step % 256, number]) * (MIB // 20))
+        loop.run(1)
+    assert loop.cases.found == []
 
 
 def test_what_survivors_explain_is_not_told_again(loop: Loop) -> None:
@@ -218,7 +249,64 @@ def test_growth_waits_for_the_collector_while_there_is_room(loop: Loop) -> None:
     loop.curve = line(1.0)
     loop.cases.on_collect = lambda: False
     assert loop.run(100) == []
-    assert loop.run(100)[0].severity == "leak"
+    assert loop.run(100)[0].severity == "warning"
+
+
+def test_no_collection_is_spent_where_no_objects_gather(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cycles are objects: where there are no more of them than before it cannot be cycles."""
+    few = SimpleNamespace(**{**vars(NOTHING), "is_any_more": lambda before, fewest: False})
+    monkeypatch.setattr(memory_cases, "containers", few)
+    collections: list[int] = []
+    loop.cases.on_collect = lambda: bool(collections.append(loop.now)) or True
+    loop.curve = line(1.0)
+    assert loop.run(100)[0].severity == "warning"
+    assert collections == []
+
+
+def test_a_buffer_that_fills_is_silent_and_looked_into_seldom(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages of a large array come as they are written: nothing new is kept, nothing is trimmed."""
+    monkeypatch.setattr(memory_cases, "filling", filling)
+    trims: list[int] = []
+    monkeypatch.setattr(memory_cases, "trim", lambda: trims.append(loop.now))
+    buffer = numpy.empty((256, 1 << 18), dtype=numpy.float32)  # 256 MiB
+    loop.curve = line(1.0)
+    for row in range(256):
+        buffer[row] = row
+        loop.run(1)
+    assert loop.cases.found == []
+    assert trims == []
+
+
+def test_growth_beside_a_buffer_that_does_not_fill_is_told(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room in a buffer explains nothing by itself."""
+    monkeypatch.setattr(memory_cases, "filling", filling)
+    buffer = torch.empty(256, 1 << 18)
+    loop.curve = line(1.0)
+    assert loop.run(120)[0].kind == "host"
+    assert buffer.shape[0] == 256
+
+
+def test_looks_that_come_to_nothing_become_rarer(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fruitless look doubles the growth that the next one waits for."""
+    looks: list[int] = []
+    counted = SimpleNamespace(
+        **{**vars(NOTHING), "snapshot": lambda: looks.append(loop.now) or containers.Snapshot()}
+    )
+    monkeypatch.setattr(memory_cases, "containers", counted)
+    loop.curve = line(1.0)
+    loop.cases.on_collect = lambda: False  # so that cycles are waited for
+    monkeypatch.setattr(gc, "isenabled", lambda: True)
+    monkeypatch.setattr(memory_cases.MemoryCases, "_tell", lambda *told: False)
+    loop.run(2_000)
+    assert 2 <= len(looks) <= 9
 
 
 def test_growth_that_a_collection_did_not_free_is_told(loop: Loop) -> None:
@@ -239,6 +327,20 @@ def test_what_is_taken_in_a_pause_does_not_count(loop: Loop) -> None:
         paused.append(loop.now)
         loop.memory.resume()
     assert loop.cases.found == []
+
+
+def test_pauses_within_one_another_shift_once(loop: Loop) -> None:
+    """What the inner pause has added is part of what the outer one has."""
+    paused: list[int] = []
+    loop.curve = lambda step: 500 + 40 * len(paused)
+    loop.run(16)
+    loop.memory.pause()
+    loop.memory.pause()
+    paused.append(loop.now)
+    loop.memory.resume()
+    paused.append(loop.now)
+    loop.memory.resume()
+    assert {one.bytes for one in loop.memory._host.level.readings} == {580 * MIB}
 
 
 def test_readings_are_rare(loop: Loop) -> None:
@@ -263,6 +365,19 @@ def test_children_that_grow_are_told(loop: Loop) -> None:
     assert found.growth.per_step.bytes == pytest.approx(2 * MIB, rel=0.1)
     assert found.summary.startswith("2 child processes grow by")
     assert "num_workers" in found.advice
+
+
+@pytest.mark.parametrize("says", [False, True])
+def test_a_cache_by_index_is_a_leak_for_who_says_what_is_too_much(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, says: bool
+) -> None:
+    """Workers' caches are full once each sample was read: a warning, unless `max_growth` is set."""
+    place = Place("attribute", "decoded", "self.decoded", "dict")
+    cache = Located(place, None, Advice("", "", "", ""), (), "dict", finite=True)
+    monkeypatch.setattr(memory_cases, "locate_loaders", lambda question, pids: [cache])
+    loop.own_max_growth = says
+    loop.children = lambda step: {7: 300 + step}
+    assert loop.run(400)[-1].severity == ("leak" if says else "warning")
 
 
 @pytest.mark.parametrize(

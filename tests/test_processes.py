@@ -120,11 +120,20 @@ json.dump(guard.report().to_dict(), sys.stdout)
 
 @linux
 @pytest.mark.parametrize(
-    ("way", "kind", "holder", "unnamed"),
-    [("outside", "host", None, "outside Python"), ("longer", "tensor", "cache", "")],
+    ("way", "kind", "severity", "holder", "unnamed"),
+    [
+        ("outside", "host", "warning", None, "outside Python"),
+        ("longer", "tensor", "leak", "cache", ""),
+    ],
 )
 def test_a_process_that_grows_is_told(
-    python: Python, tmp_path: Path, way: str, kind: str, holder: str | None, unnamed: str
+    python: Python,
+    tmp_path: Path,
+    way: str,
+    kind: str,
+    severity: str,
+    holder: str | None,
+    unnamed: str,
 ) -> None:
     """What C++ keeps is told as such; one tensor that gets longer is named."""
     program = tmp_path / "program.py"
@@ -133,7 +142,7 @@ def test_a_process_that_grows_is_told(
     report = json.loads(done.stdout)
     assert report["failures"] == []
     [found] = report["findings"]
-    assert (found["kind"], found["severity"]) == (kind, "leak")
+    assert (found["kind"], found["severity"]) == (kind, severity)
     assert [one["name"] for one in found["holders"]] == ([holder] if holder else [])
     assert unnamed in found["unnamed"]
     assert found["growth"]["per_step"]["bytes"] == pytest.approx(MIB, rel=0.2)

@@ -75,6 +75,24 @@ def test_tensors_leak_when_the_end_is_near() -> None:
     assert rule(replace(TENSOR, steps_left=NEAR)).action == "leak"
 
 
+@pytest.mark.parametrize("field", ["named", "finite"])
+def test_what_may_end_by_itself_is_a_warning(field: str) -> None:
+    """Memory that nobody is seen to keep, and a cache by index, may be full at any time."""
+    large = replace(TENSOR, kind="host", retained=10_000)
+    assert rule(large).action == "leak"
+    assert rule(replace(large, **{field: field == "finite"})).action == "warning"
+
+
+def test_what_an_outer_loop_empties_may_gather_until_half_of_the_memory() -> None:
+    """An epoch's predictions go with the epoch, however many steps it has; graphs do not wait."""
+    epoch = replace(TENSOR, survivors=900, retained=49_999, room=100_000, outer=True)
+    assert rule(epoch).action == "hold"
+    assert rule(replace(epoch, kind="host")).action == "hold"
+    assert rule(replace(epoch, retained=50_000)).action == "leak"
+    assert rule(replace(epoch, steps_left=NEAR)).action == "leak"
+    assert rule(replace(epoch, kind="graph")).action == "leak"
+
+
 def test_cycles_leak_when_nobody_collects() -> None:
     """With the collector off and idle the cycles never go."""
     assert rule(CYCLE).action == "warning"

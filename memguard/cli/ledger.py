@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from memguard.cli.reading import WRONG_USAGE, read, write
-from memguard.judge.levers import advise
+from memguard.judge.levers import advise, leaking_devices
 from memguard.report.clean import clean
 from memguard.report.ledger import render
 
@@ -45,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
         write(json.dumps(report.ledger.to_dict(), indent=1))
     else:
         leaking = report.verdict == "leak"
-        write(render(report.ledger, advise(report.ledger, leaking=leaking)))
+        levers = advise(report.ledger, leaking=leaking, devices=leaking_devices(report.findings))
+        write(render(report.ledger, levers))
     return 0

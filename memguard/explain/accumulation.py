@@ -53,6 +53,7 @@ class Located:
         thread: identity of the thread whose running function holds it; None for other roots.
         limit: entries its container can have at most (`deque(maxlen)`, `lru_cache`).
         modules: Python modules of the classes and functions on the chain.
+        finite: whether it has an entry for each of a limited number of things.
     """
 
     place: Place
@@ -64,6 +65,7 @@ class Located:
     limit: int | None = None
     thread: int | None = None
     modules: tuple[str, ...] = ()
+    finite: bool = False
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memguard.explain.candidates import Candidates
 from memguard.explain.expressions import is_detached
@@ -103,7 +103,18 @@ class Chooser:
             found = self._release_in(outer, growth, candidates, integers) if turns else None
             if found is not None:
                 return Release(found.file, found.line, found.code, turns)
-        return self._made_with_limit(candidates, integers)
+        made = self._made_with_limit(candidates, integers)
+        return made or self._release_around(depth, growth, candidates, integers)
+
+    def _release_around(
+        self, depth: int, growth: Growth, candidates: Candidates, integers: Integers
+    ) -> Release | None:
+        """A statement that empties the holder each time that an outer loop comes round."""
+        for region in self.regions[depth + 1 :]:
+            found = self._release_in(region, growth, candidates, integers)
+            if found is not None and region.loop is not None:
+                return replace(found, bound=None, outer=True)
+        return None
 
     def _regions_of(self, growth: Growth, depth: int) -> list[Region]:
         if depth < len(self.regions):

@@ -10,6 +10,7 @@ import gc
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import Any
@@ -114,6 +115,12 @@ def more_than(before: Snapshot, gained: float) -> list[tuple[str, int]]:
     return sorted(known, key=lambda pair: -pair[1])[:MOST_TYPES]
 
 
+def is_any_more(before: Snapshot, fewest: float) -> bool:
+    """Whether objects of any type have become more by so many (0.1 seconds for a million)."""
+    now = count_types()
+    return any(count - before.counts.get(key, 0) >= fewest for key, count in now.items())
+
+
 def _containers() -> list[Any]:
     """All containers that are long enough to matter."""
     with Frames() as frames:
@@ -126,14 +133,15 @@ def _containers() -> list[Any]:
         others.clear()
         found = [item for item in found if id(item) not in frames.own_ids]
         known = set(map(id, found))
-        found += [item for item in _untracked(frames) if id(item) not in known]
+        untracked = untracked_below(frames, _is_long)
+        found += [item for item in untracked if id(item) not in known]
         return found
 
 
-def _untracked(frames: Frames) -> list[Any]:
-    """Dicts of plain values, and byte arrays, that user's variables lead to.
+def untracked_below(frames: Frames, is_wanted: Callable[[Any], bool]) -> list[Any]:
+    """What is wanted, of all that user's variables lead to and the collector does not know.
 
-    The collector does not know those, as they cannot be part of a cycle.
+    It knows none of what cannot be part of a cycle: dicts of plain values, byte arrays, arrays.
     """
     pending: deque[Any] = deque(frames.user_values())
     pending += [view.frame.f_globals for view in frames.views if view.user]
@@ -144,13 +152,17 @@ def _untracked(frames: Frames) -> list[Any]:
     while pending and len(seen) < MOST_BELOW:
         item = pending.popleft()
         if not gc.is_tracked(item):
-            if type(item) in (dict, bytearray) and len(item) >= SHORTEST:
+            if is_wanted(item):
                 found[id(item)] = item
         elif id(item) not in seen and not isinstance_exact(item, _NOT_PARTS):
             seen.add(id(item))
             pending.extend(gc.get_referents(item))
     pending.clear()
     return list(found.values())
+
+
+def _is_long(item: Any) -> bool:
+    return type(item) in (dict, bytearray) and len(item) >= SHORTEST
 
 
 def _is_users(name: str, module: Any) -> bool:

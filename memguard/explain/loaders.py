@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from memguard import _torch
@@ -23,6 +24,8 @@ from memguard.explain.reading import (
     class_qualname,
     entry,
     isinstance_exact,
+    lineage,
+    members,
     own_dict,
 )
 from memguard.explain.search import Search
@@ -85,8 +88,16 @@ def _put_away(question: Question, dataset: Any, stack: list[Spot]) -> list[Locat
         statement = find_statement(place, stack, plain=True)
         if statement is not None and statement.verb in _GROWING:
             chain = ("worker process", f"its copy of the dataset: {owner}", f".{name}: {kind}")
-            found.append(told(question, place, chain, kind, stack, Weight()))
+            located = told(question, place, chain, kind, stack, Weight())
+            # A cache by index is full once all samples have been asked for.
+            full = statement.verb == "item" and _has_length(type(dataset))
+            found.append(replace(located, finite=full))
     return found[:MOST_HOLDERS]
+
+
+def _has_length(cls: type) -> bool:
+    """Whether a class says how many samples its data sets have, found without asking."""
+    return any("__len__" in members(base) for base in lineage(cls))
 
 
 def _loader_itself(

@@ -106,12 +106,14 @@ class Release:
         line: where it stands.
         code: the statement.
         bound: entries (or steps) after which it takes effect, when the source says so; else None.
+        outer: whether it stands in a loop around the one that makes the holder grow.
     """
 
     file: str
     line: int
     code: str
     bound: int | None = None
+    outer: bool = False
 
 
 Verb = Literal[

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from memguard.judge.sharding import shard
 from memguard.ledgers import HOST, Account, Ledger, Lever, LeverName, RowName
+from memguard.records import Finding
 from memguard.units import format_bytes, format_count, plural
 
 # A share of a device's memory from which a kind is worth a lever of its own.
@@ -21,19 +24,39 @@ STATES: tuple[RowName, ...] = ("parameters", "gradients", "optimizer")
 RANKS = (2, 4, 8)
 
 
-def advise(ledger: Ledger, *, leaking: bool = False) -> tuple[Lever, ...]:
+def leaking_devices(findings: Iterable[Finding]) -> frozenset[str]:
+    """The devices on which leaks were found; empty where that is not known of each."""
+    leaks = [finding for finding in findings if finding.severity == "leak"]
+    if any(finding.forecast is None for finding in leaks):
+        return frozenset()
+    return frozenset(leak.forecast.device or HOST for leak in leaks if leak.forecast is not None)
+
+
+def advise(
+    ledger: Ledger, *, leaking: bool = False, devices: Collection[str] = ()
+) -> tuple[Lever, ...]:
     """The levers that fit, the one that saves most first; none where nothing stands out.
 
     Args:
         ledger: where memory is; best taken while memory is short. What a step needs on top is read
             from the allocator's peak where the ledger was taken between steps.
-        leaking: whether a leak was found. Then none of the others helps.
+        leaking: whether a leak was found. Then none of the others helps where it was found.
+        devices: where leaks were found; everywhere when empty.
     """
-    leak = _leak(ledger) if not leaking else _plain_leak(ledger)
+    grown = [account for account in ledger.accounts if account.device in devices]
+    if leaking and not grown:
+        return (_plain_leak(ledger.account()),)
+    leak = _leak(ledger) if not leaking else None
     if leak is not None:
         return (leak,)
+    fixes = map(_plain_leak, grown if leaking else ())
+    others = [account for account in ledger.accounts if not leaking or account not in grown]
+    return (*fixes, *_levers(others))
+
+
+def _levers(accounts: Iterable[Account]) -> tuple[Lever, ...]:
     levers: list[Lever] = []
-    for account in ledger.accounts:
+    for account in accounts:
         if account.total <= 0:
             continue
         measured = _activations(account)
@@ -43,8 +66,7 @@ def advise(ledger: Ledger, *, leaking: bool = False) -> tuple[Lever, ...]:
     return tuple(sorted(levers, key=lambda lever: -(lever.saves or 0)))
 
 
-def _plain_leak(ledger: Ledger) -> Lever:
-    account = ledger.account()
+def _plain_leak(account: Account) -> Lever:
     retained = account.bytes_of("retained")
     said = "memory grows step by step"
     if retained:
@@ -182,9 +204,14 @@ def _fragmentation(account: Account) -> list[Lever]:
     # A cache the size of the peak is only what the last step gave back.
     idle = account.total - max(account.peak or 0, account.allocated or 0)
     if account.retries <= 0 and (
-        cache < FRAGMENTED * account.total or idle < FRAGMENTED * account.total
+        not account.peak  # nobody knows what a step takes
+        or cache < FRAGMENTED * account.total
+        or idle < FRAGMENTED * account.total
     ):
         return []
+    # Other allocators have no such setting.
+    is_cuda = account.device.startswith("cuda")
+    setting = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, " if is_cuda else ""
     reason = f"the allocator has reserved {_of(cache, account)} without giving it out"
     if account.retries:
         reason += f", and had to empty its cache {plural(account.retries, 'time')} to go on"
@@ -192,8 +219,8 @@ def _fragmentation(account: Account) -> list[Lever]:
         Lever(
             "expandable segments",
             account.device,
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, pad batches to a few fixed "
-            "shapes (buckets), and call empty_cache() after validation only, never each step",
+            f"{setting}pad batches to a few fixed shapes (buckets), and call empty_cache() after "
+            "validation only, never each step",
             reason,
             cache,
             {"cache": cache, "retries": account.retries, "total": account.total},

@@ -17,8 +17,8 @@ class Cache:
 
     Attributes:
         reserved: bytes taken from the driver.
-        peak: most bytes that tensors ever took at once. What is free when a step ends is no
-            measure: the next step takes it again.
+        peak: most bytes that tensors ever took at once; 0 when unknown. What is free when a step
+            ends is no measure: the next step takes it again.
         retries: times the cache was given back since the loop was warm.
         limit: bytes there are; 0 when unknown.
     """
@@ -31,6 +31,8 @@ class Cache:
 
 def fragmented(cache: Cache) -> str | None:
     """Why the allocator is in trouble, in words; None when it is not."""
+    if not cache.peak:
+        return None
     unused = max(0, cache.reserved - cache.peak)
     waste = f"{unused / 2**20:,.0f} MiB of {cache.reserved / 2**20:,.0f} MiB reserved"
     if cache.retries >= RETRIES:

@@ -27,6 +27,10 @@ BOUND_SLACK = 2.25
 # Growth that ends the job within this many steps is a leak whatever its size.
 NEAR = 20
 
+# Nobody knows how long an epoch is, at whose end a holder is emptied. What it has gathered is
+# believed to go as long as it takes less than this share of what there is.
+MOST_OF_ROOM = 0.5
+
 # Share of what there is from which the end of memory is near.
 NEAR_THE_END = 0.95
 
@@ -54,6 +58,9 @@ class Evidence:
         steps_left: forecast; None when there is none.
         growing: whether something still adds to them.
         collector_idle: automatic collection is off and nothing else collects.
+        named: whether anybody is known to keep what the process gained.
+        outer: whether a statement in a loop around it empties the holder, as each epoch's does.
+        finite: whether the holder stops growing by itself, nobody here knows when.
     """
 
     kind: str
@@ -70,6 +77,9 @@ class Evidence:
     steps_left: int | None = None
     growing: bool = True
     collector_idle: bool = False
+    named: bool = True
+    outer: bool = False
+    finite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +140,16 @@ def _rule_bounded(evidence: Evidence) -> Ruling | None:
         return Ruling("hold", "the loop still goes backward through them", PENDING_BOUND)
     if evidence.releases and evidence.survivors < UNKNOWN_BOUND:
         return Ruling("hold", "a statement of the loop empties the holder", UNKNOWN_BOUND)
+    if evidence.outer and evidence.kind != "graph" and not _is_near(evidence):
+        reason = "a loop around this one empties the holder"
+        return Ruling("hold", reason, evidence.survivors + evidence.survivors // 4 + 2)
     return None
+
+
+def _is_near(evidence: Evidence) -> bool:
+    """Whether what gathers until an outer loop comes round may not fit."""
+    is_late = evidence.steps_left is not None and evidence.steps_left <= NEAR
+    return is_late or evidence.retained >= MOST_OF_ROOM * evidence.room
 
 
 def _rule_cycle(evidence: Evidence) -> Ruling:
@@ -140,9 +159,12 @@ def _rule_cycle(evidence: Evidence) -> Ruling:
 
 
 def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
-    if evidence.retained >= evidence.max_growth:
+    # What nobody is seen to keep may as well be a buffer that fills.
+    is_sure = evidence.named and not evidence.finite
+    if is_sure and evidence.retained >= evidence.max_growth:
         return Ruling("leak", f"{what} retained more than max_growth")
-    if evidence.steps_left is not None and evidence.steps_left <= NEAR:
+    is_near = evidence.steps_left is not None and evidence.steps_left <= NEAR
+    if is_near and not evidence.finite:
         return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
     # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
     return Ruling(

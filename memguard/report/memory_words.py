@@ -24,10 +24,6 @@ WORKER_ADVICE = (
     "numpy array or a tensor, which workers share as long as nobody writes to them"
 )
 UNKNOWN_CHILDREN = "These are no workers of a DataLoader that this process knows of."
-RESERVED_ADVICE = (
-    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before torch is imported; keep batch "
-    "shapes the same or pad them to a few sizes; call empty_cache() after validation at the most"
-)
 
 
 def host(per_step: float) -> str:
@@ -54,6 +50,19 @@ def reserved(device: str, unused: int, retries: int) -> str:
     """The headline for an allocator whose cache is fragmented."""
     often = f", and its cache was given back {plural(retries, 'time')}" if retries else ""
     return f"{device} has {format_bytes(unused)} reserved that tensors never used at once{often}"
+
+
+def reserved_advice(device: str) -> str:
+    """What helps against a fragmented cache; only CUDA's allocator has the setting."""
+    setting = (
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before torch is imported; "
+        if device.startswith("cuda")
+        else ""
+    )
+    return (
+        f"{setting}keep batch shapes the same or pad them to a few sizes; call empty_cache() after "
+        "validation at the most"
+    )
 
 
 def gathered(grown: Sequence[tuple[str, int, int]], more: Sequence[tuple[str, int]]) -> str:

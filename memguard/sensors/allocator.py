@@ -20,7 +20,7 @@ class Allocation:
         reserved: bytes taken from the driver.
         active: bytes of blocks in use, those that wait for a stream included.
         inactive: bytes of free parts of blocks that cannot be given back, as others are in use.
-        peak: most bytes ever allocated at once, or since somebody reset it.
+        peak: most bytes ever allocated at once, or since somebody reset it; 0 when unknown.
         retries: times that the whole cache was given back because nothing fitted any more.
         ooms: out-of-memory errors.
         limit: bytes that the program may take from the driver; 0 when unknown.
@@ -53,7 +53,7 @@ def _allocation(backend: Backend, figure: Mapping[str, Any]) -> Allocation:
         reserved=int(figure["reserved"]),
         active=_bytes(told, "active_bytes", "current") or allocated,
         inactive=_bytes(told, "inactive_split_bytes", "current"),
-        peak=max(allocated, _bytes(told, "allocated_bytes", "peak")),
+        peak=_bytes(told, "allocated_bytes", "peak"),
         retries=int(told.get("num_alloc_retries", 0)),
         ooms=int(told.get("num_ooms", 0)),
         limit=backend.usable(dict(figure)),
