@@ -12,14 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from memguard import _kinds, reactions
-from memguard.errors import UsageError
+from memguard.errors import LeakError, UsageError
 from memguard.expectations import finding_of, reference_to
 from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
+from memguard.parts import Parts
 from memguard.records import Amount, Finding, Growth, Report, Severity, Verdict
 from memguard.report import tests, text
 from memguard.sensors.births import Births
-from memguard.sensors.contents import bytes_of, modules_of, tensors_of
+from memguard.sensors.contents import bytes_of, modules_of, stepped_by, tensors_of
 from memguard.sensors.marks import Mark
 from memguard.testing.leftovers import leftover
 from memguard.testing.runs import Runs
@@ -43,13 +44,15 @@ class Scope:
 
     Attributes:
         name: what the user calls it.
-        report: what outlived it, once it has ended; clean before.
+        report: what outlived it, once it has ended; clean before. Whatever of memguard failed
+            is in its `failures`.
     """
 
     def __init__(self, name: str, action: str) -> None:
         self.name = name
         self.report = Report("clean", 0)
         self._action = action
+        self._parts = Parts(lambda: 0)
         self._births = Births()
         self._runs = Runs(self._births)
         self._kept: list[weakref.ref[Any]] = []
@@ -76,8 +79,7 @@ class Scope:
         self._expected.append((reference, name))
 
     def __enter__(self) -> Scope:
-        self._births.install()
-        self._runs.begin()
+        self._parts.do("scope", self._begin)
         _open.append(self)
         return self
 
@@ -86,18 +88,37 @@ class Scope:
             _open.remove(self)
         try:
             # An exception on its way holds the frames it has passed.
-            findings = [] if error is not None else self._judge(user_spots(sys._getframe(1)))
+            findings = [] if error is not None else self._judge()
         finally:
-            self._births.remove()
-        if findings:
-            severity: Severity = "leak" if self._action == "raise" else "warning"
-            found = tuple(replace(finding, severity=severity) for finding in findings)
-            verdict: Verdict = "leak" if severity == "leak" else "suspect"
-            self.report = replace(self.report, verdict=verdict, findings=found)
+            self._parts.do("scope removal", self._births.remove)
+        severity: Severity = "leak" if self._action == "raise" else "warning"
+        found = tuple(replace(finding, severity=severity) for finding in findings)
+        verdict: Verdict = severity if severity == "leak" else "suspect"
+        self.report = Report(
+            verdict if found else "clean",
+            0,
+            found,
+            failures=tuple(self._parts.failures.values()),
+        )
+        if found:
+            self._react()
+
+    def _begin(self) -> None:
+        self._births.install()
+        self._runs.begin()
+
+    def _react(self) -> None:
+        """Tell; the only place from which an exception may reach the user's block."""
+        try:
             reactions.react(self._action, self.report)  # type: ignore[arg-type]
+        except (LeakError, Warning):  # a warning, where the user makes errors of them
+            raise
+        except Exception as error:
+            self._parts.note("reaction", error)
+            self.report = replace(self.report, failures=tuple(self._parts.failures.values()))
 
     def __str__(self) -> str:
-        if self.findings:
+        if self.findings or self.report.failures:
             return text.render(self.report)
         return (
             f"memguard: {self.name} is not over yet"
@@ -105,19 +126,26 @@ class Scope:
             else (f"memguard: clean: {self.name} leaves nothing behind")
         )
 
-    def _judge(self, stack: list[Spot]) -> list[Finding]:
-        """What is left, each sort by itself."""
-        left = self._runs.end()
-        found = [finding_of(reference, name, 0) for reference, name in self._expected]
+    def _judge(self) -> list[Finding]:
+        """What is left, each sort by itself; what fails leaves the rest."""
+        do = self._parts.do
+        left = do("scope", self._runs.end)
+        found = [do("expectations", finding_of, *one, 0) for one in self._expected]
         if left:
-            survivors = self._without_kept(self._runs.survivors())
-            whole = [one for one in survivors if _is_whole(one)]
-            inside = _identities(whole)
-            rest = [one for one in survivors if id(one) not in inside]
-            survivors.clear()
-            found.append(_of_whole(whole, self.name))
-            found.append(_of_tensors(rest, self.name, stack))
+            found += do("scope", self._look_at_survivors) or []
         return [finding for finding in found if finding is not None]
+
+    def _look_at_survivors(self) -> list[Finding | None]:
+        survivors = self._without_kept(self._runs.survivors())
+        whole = [one for one in survivors if _is_whole(one)]
+        inside = _identities(whole)
+        rest = [one for one in survivors if id(one) not in inside]
+        survivors.clear()
+        do, stack = self._parts.do, user_spots(sys._getframe())
+        return [
+            do("scope: modules", _of_whole, whole, self.name),
+            do("scope: tensors", _of_tensors, rest, self.name, stack),
+        ]
 
     def _without_kept(self, survivors: list[Any]) -> list[Any]:
         kept = [one for reference in self._kept if (one := reference()) is not None]
@@ -195,11 +223,14 @@ def expect_freed(obj: object, name: str) -> None:
 
 def _ask_at_exit() -> None:
     expected, _at_exit[:] = list(_at_exit), []
-    found = [finding_of(reference, name, 0) for reference, name in expected]
+    parts = Parts(lambda: 0)
+    found = [parts.do("expectations", finding_of, *one, 0) for one in expected]
     findings = tuple(finding for finding in found if finding is not None)
-    if findings and sys.stderr is not None:
-        with suppress(OSError, ValueError):  # closed, or its reader gone
-            text.print_report(Report("suspect", 0, findings), sys.stderr)
+    failures = tuple(parts.failures.values())
+    if (findings or failures) and sys.stderr is not None:
+        verdict: Verdict = "suspect" if findings else "clean"
+        with suppress(Exception):  # closed, or its reader gone: nobody is left to be told
+            text.print_report(Report(verdict, 0, findings, failures=failures), sys.stderr)
 
 
 def _forget() -> None:
@@ -226,8 +257,8 @@ def _identities(items: Iterable[Any]) -> set[int]:
             if _kinds.is_module(item):
                 found |= {id(module) for module in modules_of(item)}
             elif _kinds.is_optimizer(item):
-                stepped = [p for group in item.param_groups for p in group["params"]]
-                found |= {id(tensor) for p in stepped for tensor in (p, _kinds.gradient_of(p))}
+                for parameter in stepped_by(item):
+                    found |= {id(parameter), id(_kinds.gradient_of(parameter))}
     return found
 
 

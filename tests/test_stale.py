@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from faults import KINDS, MOMENTS, Fault, Spot
 from models import Mlp
 from programs import Run
 from things import Box, Thing
 
 import memguard
+from memguard import scoping
 from memguard.expectations import GRACE, PATIENCE, Expectations
 from memguard.judge.survivors import PINNED_MOST, PINNED_STEPS, is_pinned
 from memguard.records import Finding
@@ -277,6 +279,60 @@ def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> N
     assert "the first was to be freed and is still alive" in done.stderr
     assert "global held" in done.stderr
     assert "the second" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "part"),
+    [
+        ("sensors.births:Births.install", "scope"),
+        ("testing.runs:Runs.end", "scope"),
+        ("testing.runs:Runs.survivors", "scope"),
+        ("scoping:_of_whole", "scope: modules"),
+        ("expectations:why_alive", "scope: modules"),
+        ("reactions:react", "reaction"),
+        ("sensors.births:Births.remove", "scope removal"),
+    ],
+)
+def test_a_failure_of_ours_stays_out_of_the_users_block(
+    where: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block ends as without it, and the report names the part."""
+    box = Box()
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", memguard.LeakWarning)
+        spot = Spot(f"memguard.{where}", (part,), is_exit=part == "scope removal")
+        fault = Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
+        with memguard.scope("fold 3") as found:
+            box.put(Mlp())
+    assert fault.struck
+    assert [failure.part for failure in found.report.failures] == [part]
+    assert part in str(found)
+
+
+def test_an_optimizer_of_no_usual_form_is_told_like_any_other() -> None:
+    """Its groups are gone, or no dicts; the block goes on."""
+    box = Box()
+    with memguard.scope("fold 3", action="off") as found:
+        for groups in (None, [None, {"params": 3}]):
+            optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+            optimizer.param_groups = groups  # type: ignore[assignment]
+            box.put(optimizer)
+        del optimizer
+    assert not found.report.failures
+    assert "2 optimizers" in found.findings[0].summary
+
+
+def test_at_the_end_of_a_program_a_failure_of_ours_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is raised out of the exit."""
+    thing = Thing()
+    memguard.expect_freed(thing, "the thing")
+    with monkeypatch.context() as patch:
+        spot = Spot("memguard.expectations:why_alive", ("expectations",))
+        Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
+        scoping._ask_at_exit()
+    assert "expectations" in capsys.readouterr().err
 
 
 # --- graphs kept for long ---

@@ -16,6 +16,7 @@ from memguard.explain.places import Spot
 from memguard.explain.wording import holder_of
 from memguard.records import Amount, Finding, Growth, Holder
 from memguard.report.tests import summary
+from memguard.sensors.contents import states_of, stepped_by
 from memguard.testing.familiar import familiar
 
 # Survivors that are weighed; a test leaves few, and the rest adds nothing to the explanation.
@@ -88,12 +89,10 @@ def _parts(module: Any) -> Iterable[Any]:
 
 def _kept_by(optimizer: Any) -> Iterable[Any]:
     door = _kinds.torch_door()
-    for group in list(optimizer.param_groups):
-        for parameter in group["params"]:
-            yield parameter
-            yield door.gradient_of(parameter)
-    for state in list(optimizer.state.values()):
-        yield from state.values() if isinstance(state, dict) else ()
+    for parameter in stepped_by(optimizer):
+        yield parameter
+        yield door.gradient_of(parameter)
+    yield from states_of(optimizer)
 
 
 def _node_of(item: Any) -> Any:
