@@ -18,13 +18,15 @@ from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
 from memguard.parts import Parts
 from memguard.records import Amount, Finding, Growth, Report, Severity, Verdict
+from memguard.redaction import without_source
 from memguard.report import tests, text
 from memguard.sensors.births import Births
 from memguard.sensors.contents import bytes_of, modules_of, stepped_by, tensors_of
 from memguard.sensors.marks import Mark
+from memguard.settings import Settings
 from memguard.testing.leftovers import leftover
 from memguard.testing.runs import Runs
-from memguard.watching import newest_guard
+from memguard.watching import newest_guard, open_guards
 
 # Modules and optimizers that outlive a block of which the holders are looked for.
 MOST_EXPLAINED = 3
@@ -48,10 +50,11 @@ class Scope:
             is in its `failures`.
     """
 
-    def __init__(self, name: str, action: str) -> None:
+    def __init__(self, name: str, action: str, source: bool = True) -> None:
         self.name = name
         self.report = Report("clean", 0)
         self._action = action
+        self._source = source
         self._parts = Parts(lambda: 0)
         self._births = Births()
         self._runs = Runs(self._births)
@@ -100,6 +103,8 @@ class Scope:
             found,
             failures=tuple(self._parts.failures.values()),
         )
+        if not self._source:
+            self.report = without_source(self.report)
         if found:
             self._react()
 
@@ -156,7 +161,7 @@ class Scope:
         return left
 
 
-def scope(name: str = "the block", *, action: str = "warn") -> Scope:
+def scope(name: str = "the block", *, action: str = "warn", source: bool | None = None) -> Scope:
     """Report what a block leaves behind: a fold, a trial of a sweep, a cell of a notebook.
 
         with memguard.scope("fold 3") as fold:
@@ -170,6 +175,8 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
     Args:
         name: what to call the block.
         action: what to do about what is left: `warn` (default), `raise`, `log` or `off`.
+        source: whether the report shows lines of the program's source; default: as the settings
+            say, and every open guard's.
 
     Returns:
         A context manager; its `report` is the whole report, `findings` what was found, and it
@@ -177,6 +184,7 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
 
     Raises:
         UsageError: `name` is no text, or there is no such action.
+        SettingsError: `source` is neither True nor False.
         LeakError: on leaving the block, where the action is `raise` and something is left.
 
     Costs a pass over the heap at the beginning (60 ms for a million objects), and only where
@@ -186,7 +194,14 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
         raise UsageError(f"memguard.scope: name is {name!r}; accepted: text, such as 'fold 3'")
     if action not in _ACTIONS:
         raise UsageError(f"memguard.scope: action is {action!r}; accepted: {', '.join(_ACTIONS)}")
-    return Scope(name, action)
+    return Scope(name, action, _shows_source(source))
+
+
+def _shows_source(asked: bool | None = None) -> bool:
+    """Whether lines of the program's source may be shown: no, where anybody has said so."""
+    if asked is None and not all(guard.settings.source for guard in open_guards()):
+        return False
+    return Settings.read({"source": asked}).source
 
 
 def expect_freed(obj: object, name: str) -> None:
@@ -230,7 +245,9 @@ def _ask_at_exit() -> None:
     if (findings or failures) and sys.stderr is not None:
         verdict: Verdict = "suspect" if findings else "clean"
         with suppress(Exception):  # closed, or its reader gone: nobody is left to be told
-            text.print_report(Report(verdict, 0, findings, failures=failures), sys.stderr)
+            report = Report(verdict, 0, findings, failures=failures)
+            shown = report if _shows_source() else without_source(report)
+            text.print_report(shown, sys.stderr)
 
 
 def _forget() -> None:

@@ -233,6 +233,27 @@ def test_a_block_left_by_an_exception_is_not_judged() -> None:
     assert not found.findings
 
 
+@pytest.mark.parametrize("said_by", ["argument", "variable", "guard"])
+def test_a_block_shows_no_source_where_that_is_not_wanted(
+    said_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the block, the settings or the guard says so: names and lines stay, code goes."""
+    if said_by == "variable":
+        monkeypatch.setenv("MEMGUARD_SOURCE", "0")
+    model = Mlp()
+    guard = memguard.watch(model, source=False) if said_by == "guard" else None
+    box = Box()
+    source = False if said_by == "argument" else None
+    with memguard.scope("fold 3", action="off", source=source) as found:
+        box.put(Mlp())
+    if guard is not None:
+        guard.close()
+    [holder] = found.findings[0].holders
+    assert holder.name == "box.content"
+    assert holder.line
+    assert (holder.code, holder.context, found.findings[0].advice) == (None, (), "")
+
+
 @pytest.mark.parametrize("given", [{"name": 3}, {"name": ""}, {"action": "shout"}])
 def test_a_wrong_block_is_refused(given: dict[str, Any]) -> None:
     """Before it begins."""
