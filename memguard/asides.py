@@ -16,6 +16,7 @@ from memguard.expectations import Expectations
 from memguard.lints import Lints
 from memguard.parts import Parts
 from memguard.sensors.census import Census
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 
 
@@ -33,6 +34,7 @@ class Asides:
         census: knows when garbage was collected.
         parts: does the work, so that nothing of it is raised.
         cases: takes findings, and dates autograd nodes.
+        governor: pays for what is asked of objects that were declared dead.
 
     Attributes:
         looked: is called at each look, with the steps ended.
@@ -46,12 +48,15 @@ class Asides:
         census: Census,
         parts: Parts,
         cases: Cases,
+        governor: Governor,
     ) -> None:
         self._clock = clock
         self._cases = cases
         self._parts = parts
         self._lints = Lints(clock, sources, census, cases.add, cases.date)
-        self._expectations = Expectations(settings.window, lambda: census.collected_at, cases.add)
+        self._expectations = Expectations(
+            settings.window, lambda: census.collected_at, cases.add, governor
+        )
         self.looked: Callable[[int], None] = _nobody
 
     def expect_freed(self, obj: object, name: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from memguard.alive import why_alive
@@ -13,6 +14,7 @@ from memguard.explain.fingerprint import fingerprint_of
 from memguard.records import Amount, Finding, Growth
 from memguard.report import stale
 from memguard.sensors.contents import bytes_of
+from memguard.sensors.governor import Governor
 from memguard.sensors.marks import Mark
 
 # Steps beyond the window after which an object must be gone.
@@ -23,6 +25,11 @@ PATIENCE = 64
 
 # Objects waited for at a time; a loop that declares one each step must not gather them.
 MAX_EXPECTED = 256
+
+# Steps from one explanation to the next, at the most.
+MAX_GAP = 512
+
+_REASON = "declared dead, and alive"
 
 
 def reference_to(obj: object, name: object, caller: str) -> weakref.ref[Any]:
@@ -50,26 +57,78 @@ def reference_to(obj: object, name: object, caller: str) -> weakref.ref[Any]:
         ) from None
 
 
+# What a loop declares alike each time: its name, and its class by name.
+_Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Told:
+    """A finding that was told, and how many objects more it stands for."""
+
+    finding: Finding
+    more: int = 0
+
+
+@dataclass(slots=True)
+class _Expected:
+    """What is waited for.
+
+    Attributes:
+        since: the step it was declared in.
+        due: the step from which it is asked for.
+        asked: the step it was last asked for in; -1 for never.
+    """
+
+    reference: weakref.ref[Any]
+    name: str
+    since: int
+    due: int
+    asked: int = -1
+
+    def key(self) -> _Key | None:
+        """What a loop declares alike each time; None when it is gone."""
+        target = self.reference()
+        if target is None:
+            return None
+        kind = type(target)
+        return self.name, f"{kind.__module__}.{kind.__qualname__}"
+
+
 class Expectations:
     """What was declared dead and is not known to be; everything is held weakly.
+
+    To ask who holds an object takes passes over the heap. So one object is asked for at a look at
+    most, and after each the gap to the next doubles; what dies meanwhile costs nothing. Of those
+    declared under the same name, or held by the same variable, one is told and the others counted.
 
     Args:
         window: steps a graph may outlive its own.
         collected_at: says in which step garbage was last collected.
         tell: takes a finding, once an object.
+        governor: pays for all explanations but the first, which is one of a finding.
 
     Attributes:
         explaining: seconds spent on explanations since somebody reset it.
     """
 
     def __init__(
-        self, window: int, collected_at: Callable[[], int], tell: Callable[[Finding], None]
+        self,
+        window: int,
+        collected_at: Callable[[], int],
+        tell: Callable[[Finding], None],
+        governor: Governor | None = None,
     ) -> None:
         self._grace = window + GRACE
         self._collected_at = collected_at
         self._tell = tell
-        # (what, its name, the step it was declared in, the step from which it is asked for)
-        self._waiting: list[tuple[weakref.ref[Any], str, int, int]] = []
+        self._governor = governor
+        self._waiting: list[_Expected] = []
+        # What was told: by name and type, and by type and holder. What only a collection frees.
+        self._told: dict[_Key, _Told] = {}
+        self._holders: dict[tuple[object, ...], _Told] = {}
+        self._cyclic: set[_Key] = set()
+        self._cost = 0.0
+        self._gap, self._not_before = 1, 0
         self.explaining = 0.0
 
     def expect(self, obj: object, name: object, now: int) -> None:
@@ -79,31 +138,92 @@ class Expectations:
             UsageError: nothing can refer to it weakly.
         """
         reference = reference_to(obj, name, "guard.expect_freed")
-        self._waiting = [one for one in self._waiting if one[0]() is not None][-MAX_EXPECTED:]
-        self._waiting.append((reference, str(name), now, now + self._grace))
+        if len(self._waiting) >= 2 * MAX_EXPECTED:
+            living = [one for one in self._waiting if one.reference() is not None]
+            self._waiting = living[-MAX_EXPECTED:]
+        self._waiting.append(_Expected(reference, str(name), now, now + self._grace))
 
     def look(self, now: int) -> None:
-        """Ask for those whose time has come."""
+        """Ask for one of those whose time has come."""
+        if not self._waiting:
+            return
+        due = []
         waiting, self._waiting = self._waiting, []
-        for reference, name, since, due in waiting:
-            if reference() is None:
-                continue
-            again = due if now < due else self._ask(reference, name, since, now)
-            if again is not None:
-                self._waiting.append((reference, name, since, again))
+        for one in waiting:
+            if now < one.due or not self._is_ripe(one, now):
+                if one.reference() is not None:
+                    self._waiting.append(one)
+            elif not self._is_told(one):
+                due.append(one)
+        if due and now >= self._not_before and self._may_ask():
+            self._not_before = now + self._gap
+            self._gap = min(MAX_GAP, 2 * self._gap)
+            first = due.pop(0)
+            if not self._ask(first, now):
+                self._waiting.append(first)
+        self._waiting += due
 
-    def _ask(self, reference: weakref.ref[Any], name: str, since: int, now: int) -> int | None:
-        """Tell of it, unless only a collection is awaited; the step to ask again, if any."""
+    def _may_ask(self) -> bool:
+        return not self._cost or self._governor is None or self._governor.allows(self._cost)
+
+    def _is_ripe(self, one: _Expected, now: int) -> bool:
+        """Whether asking may tell anything: a cycle is waited for until a collection has run."""
+        if now - one.since >= PATIENCE:
+            return True
+        if one.asked < 0 and one.key() not in self._cyclic:
+            return True
+        return self._collected_at() > max(one.since, one.asked)
+
+    def _is_told(self, one: _Expected) -> bool:
+        """Whether it is gone, or another like it was told; then it is counted."""
+        key = one.key()
+        if key is None:
+            return True
+        told = self._told.get(key)
+        if told is None:
+            return False
+        self._count(told)
+        return True
+
+    def _count(self, told: _Told) -> None:
+        """One more like what was told; the report hears of it when they are twice as many."""
+        told.more += 1
+        if told.more & (told.more - 1) == 0:
+            self._tell(replace(told.finding, reason=f"{_REASON}, and {told.more} more like it"))
+
+    def _ask(self, one: _Expected, now: int) -> bool:
+        """Tell of it, unless only a collection is awaited; whether nothing is left to ask."""
+        key = one.key()
         begun = time.perf_counter()
-        found = finding_of(reference, name, now, now - since)
-        self.explaining += time.perf_counter() - begun
-        if found is None:
-            return None
-        is_collected = self._collected_at() > since
-        if not found.holders and not is_collected and now - since < PATIENCE:
-            return now + self._grace
+        found = finding_of(one.reference, one.name, now, now - one.since)
+        self._pay(time.perf_counter() - begun)
+        if found is None or key is None:
+            return True
+        if not found.holders:
+            self._cyclic.add(key)
+            if self._collected_at() <= one.since and now - one.since < PATIENCE:
+                one.asked, one.due = now, now + self._grace
+                return False
+        self._put(key, found)
+        return True
+
+    def _put(self, key: _Key, found: Finding) -> None:
+        """Tell of a finding, or count it where its holder was told for such an object."""
+        holders = [(key[1], one.name, one.where, one.file, one.line) for one in found.holders]
+        known = self._holders.get(holders[0]) if holders else None
+        told = self._told[key] = known or _Told(found)
+        if known is not None:
+            self._count(known)
+            return
+        self._holders.update(dict.fromkeys(holders, told))
         self._tell(found)
-        return None
+
+    def _pay(self, seconds: float) -> None:
+        self.explaining += seconds
+        if self._cost and self._governor is not None:
+            # From one account to the other: what is taken as explaining is no reason to look less.
+            self._governor.charge(seconds, -seconds)
+        self._cost = max(self._cost / 2, seconds)
 
 
 def finding_of(
@@ -141,6 +261,6 @@ def finding_of(
         growth=Growth(total=Amount(1, bytes=size)),
         holders=holders,
         advice=advice,
-        reason="declared dead, and alive",
+        reason=_REASON,
         unnamed="" if holders else stale.unnamed(kept),
     )

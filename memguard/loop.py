@@ -86,7 +86,9 @@ class WatchedLoop:
             self.parts,
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
-        self.asides = Asides(settings, clock, self._sources, self._census, self.parts, self.cases)
+        self.asides = Asides(
+            settings, clock, self._sources, self._census, self.parts, self.cases, self.governor
+        )
         self._step_figures = StepFigures.wanted(
             settings, self.figures, self.cases, self._canaries, self.governor
         )

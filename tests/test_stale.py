@@ -16,10 +16,11 @@ from programs import Run
 from things import Box, Thing
 
 import memguard
-from memguard import scoping
+from memguard import expectations, scoping
 from memguard.expectations import GRACE, PATIENCE, Expectations
 from memguard.judge.survivors import PINNED_MOST, PINNED_STEPS, is_pinned
 from memguard.records import Finding
+from memguard.sensors.governor import FREE_STEPS, Governor
 
 HELD = """
 class Sweep:
@@ -141,6 +142,97 @@ def test_expectations_hold_nothing() -> None:
     assert seen() is None
     waiting.expectations.look(100)
     assert not waiting.told
+
+
+class Asked:
+    """How often somebody was asked who holds an object."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        self._original = expectations.finding_of
+        patch.setattr(expectations, "finding_of", self._finding_of)
+
+    def _finding_of(self, *args: Any) -> Finding | None:
+        self.times += 1
+        return self._original(*args)
+
+
+def test_what_lives_on_at_each_step_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same name or held by the same variable one is told, and the others are counted."""
+    asked, waiting = Asked(monkeypatch), Waiting()
+    box = Box()
+    for step in range(40):
+        box.put(Thing())
+        waiting.expectations.expect(box.content[-1], "a batch", step)
+        waiting.expectations.look(step + 1)
+    assert asked.times == 1
+    assert len({finding.fingerprint for finding in waiting.told}) == 1
+    assert waiting.told[-1].reason.endswith("and 32 more like it")
+
+    waiting.expectations.expect(box.content[0], "another name", 40)
+    waiting.expectations.look(80)
+    assert asked.times == 2
+    assert len({finding.fingerprint for finding in waiting.told}) == 1
+
+
+def test_one_object_is_asked_for_at_a_look_and_ever_more_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many are declared dead, each with a name and a holder of its own."""
+    asked, waiting = Asked(monkeypatch), Waiting()
+    boxes = [Box() for _ in range(30)]
+    for number, box in enumerate(boxes):
+        box.put(Thing())
+        waiting.expectations.expect(box.content[0], f"thing {number}", 0)
+    at = []
+    for step in range(5, 70):
+        before = asked.times
+        waiting.expectations.look(step)
+        at += [step] * (asked.times - before)
+    assert at == [5, 6, 8, 12, 20, 36, 68]
+
+
+def test_cycles_are_not_searched_for_before_a_collection_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first shows that it is one; others like it are waited for without asking."""
+    gc.collect()
+    gc.disable()
+    try:
+        asked, waiting = Asked(monkeypatch), Waiting()
+        for step in range(PATIENCE // 2):
+            waiting.expectations.expect(ring(), "a ring", step)
+            waiting.expectations.look(step + 1)
+        assert asked.times == 1
+        gc.collect()
+        waiting.collected = step
+        waiting.expectations.look(step + 10)
+    finally:
+        gc.enable()
+    assert asked.times == 1
+    assert not waiting.told
+
+
+def test_what_is_asked_later_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first explanation is a finding's; the next waits until the time for it is earned."""
+    now = [0.0]
+    governor = Governor(0.01, lambda: now[0])
+    for _ in range(FREE_STEPS + 1):
+        governor.end_step()
+    asked, waiting = Asked(monkeypatch), Waiting()
+    expected = Expectations(2, lambda: -1, waiting.told.append, governor)
+    boxes = [Box(), Box()]
+    for number, box in enumerate(boxes):
+        box.put(Thing())
+        expected.expect(box.content[0], f"thing {number}", 0)
+    for step in range(5, 50):
+        expected.look(step)
+    assert asked.times == 1
+    assert governor.sensing == 0
+    now[0] = 1e6
+    expected.look(50)
+    assert asked.times == 2
+    assert governor.sensing > 0
 
 
 # --- blocks ---
