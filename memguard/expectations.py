@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from memguard.alive import why_alive
 from memguard.errors import UsageError
 from memguard.explain.fingerprint import fingerprint_of
-from memguard.records import Amount, Finding, Growth
-from memguard.report import stale
+from memguard.parts import Parts
+from memguard.records import Amount, Finding, Growth, Report
+from memguard.redaction import without_source
+from memguard.report import stale, text
 from memguard.sensors.contents import bytes_of
 from memguard.sensors.governor import Governor
 from memguard.sensors.marks import Mark
+from memguard.settings import Settings
+from memguard.triage import Triage
 
 # Steps beyond the window after which an object must be gone.
 GRACE = 3
@@ -25,6 +32,10 @@ PATIENCE = 64
 
 # Objects waited for at a time; a loop that declares one each step must not gather them.
 MAX_EXPECTED = 256
+
+# Objects that are asked for when a loop is over, and when the program ends.
+MOST_AT_END = 3
+MOST_AT_EXIT = 8
 
 # Steps from one explanation to the next, at the most.
 MAX_GAP = 512
@@ -77,6 +88,8 @@ class _Expected:
         since: the step it was declared in.
         due: the step from which it is asked for.
         asked: the step it was last asked for in; -1 for never.
+        unwatched: whether it was declared where no guard was open.
+        settings: those of the guard that waited for it last; None for none.
     """
 
     reference: weakref.ref[Any]
@@ -84,6 +97,8 @@ class _Expected:
     since: int
     due: int
     asked: int = -1
+    unwatched: bool = False
+    settings: Settings | None = None
 
     def key(self) -> _Key | None:
         """What a loop declares alike each time; None when it is gone."""
@@ -92,6 +107,23 @@ class _Expected:
             return None
         kind = type(target)
         return self.name, f"{kind.__module__}.{kind.__qualname__}"
+
+
+# Declared outside of any loop, or left by one that is over: the next loop that steps takes them on.
+_left: list[_Expected] = []
+
+
+def expect_later(reference: weakref.ref[Any], name: str, unwatched: bool) -> None:
+    """Wait for a death: the next loop that steps asks for it, else the end of the program does.
+
+    Args:
+        reference: to the object.
+        name: what the user calls it.
+        unwatched: whether no guard is open, so that its variable had until the end to go.
+    """
+    if len(_left) >= 2 * MAX_EXPECTED:
+        _left[:] = [one for one in _left if one.reference() is not None][-MAX_EXPECTED:]
+    _left.append(_Expected(reference, name, 0, 0, unwatched=unwatched))
 
 
 class Expectations:
@@ -145,6 +177,8 @@ class Expectations:
 
     def look(self, now: int) -> None:
         """Ask for one of those whose time has come."""
+        while _left:
+            self._take_over(_left.pop(0), now)
         if not self._waiting:
             return
         due = []
@@ -162,6 +196,38 @@ class Expectations:
             if not self._ask(first, now):
                 self._waiting.append(first)
         self._waiting += due
+
+    def _take_over(self, one: _Expected, now: int) -> None:
+        # Declared before the step that has ended just now was over.
+        one.since, one.asked = now - 1, -1
+        one.due = one.since + self._grace
+        if one.reference() is not None:
+            self._waiting.append(one)
+
+    def settle(self, now: int) -> None:
+        """The loop is over: ask for a few of those that are left, the longest awaited first."""
+        waiting, self._waiting = self._waiting, []
+        tried: set[_Key] = set()
+        for one in waiting:
+            key = one.key()
+            if key is None or self._is_told(one):
+                continue
+            may = key not in tried and len(tried) < MOST_AT_END and self._is_ripe(one, now)
+            tried |= {key} if may else set()
+            if not may or not self._ask(one, now, is_last=True):
+                self._waiting.append(one)
+
+    def hand_on(self, settings: Settings) -> None:
+        """Leave what is still waited for to the next loop, or to the end of the program.
+
+        Args:
+            settings: say how it is to be told.
+        """
+        for one in self._waiting:
+            one.settings = settings
+        _left.extend(one for one in self._waiting if one.reference() is not None)
+        del _left[:-MAX_EXPECTED]
+        self._waiting = []
 
     def _may_ask(self) -> bool:
         return not self._cost or self._governor is None or self._governor.allows(self._cost)
@@ -191,8 +257,11 @@ class Expectations:
         if told.more & (told.more - 1) == 0:
             self._tell(replace(told.finding, reason=f"{_REASON}, and {told.more} more like it"))
 
-    def _ask(self, one: _Expected, now: int) -> bool:
-        """Tell of it, unless only a collection is awaited; whether nothing is left to ask."""
+    def _ask(self, one: _Expected, now: int, is_last: bool = False) -> bool:
+        """Tell of it, unless only a collection is awaited; whether nothing is left to ask.
+
+        With `is_last` no step comes any more that would be late enough.
+        """
         key = one.key()
         begun = time.perf_counter()
         found = finding_of(one.reference, one.name, now, now - one.since)
@@ -204,6 +273,8 @@ class Expectations:
             if self._collected_at() <= one.since and now - one.since < PATIENCE:
                 one.asked, one.due = now, now + self._grace
                 return False
+        if is_last and now < one.due and not _is_kept(found):
+            return False
         self._put(key, found)
         return True
 
@@ -224,6 +295,54 @@ class Expectations:
             # From one account to the other: what is taken as explaining is no reason to look less.
             self._governor.charge(seconds, -seconds)
         self._cost = max(self._cost / 2, seconds)
+
+
+def _is_kept(found: Finding) -> bool:
+    """Whether more than a variable, which the user may be about to delete, holds the object."""
+    return any(
+        not holder.chain[-1].startswith(("local ", "global "))
+        for holder in found.holders
+        if holder.chain
+    )
+
+
+def tell_left() -> None:
+    """The program ends: say on standard error which of those left are still alive.
+
+    Nothing is raised. Costs passes over the heap for a few objects at most.
+    """
+    left, _left[:] = list(_left), []
+    parts = Parts(lambda: 0)
+    own = parts.do("settings", Settings.read, {}) or Settings()
+    found = parts.do("expectations", _found_at_exit, left, own) or []
+    failures = tuple(parts.failures.values())
+    if not (found or failures) or sys.stderr is None:
+        return
+    report = Report("suspect" if found else "clean", 0, tuple(found), failures=failures)
+    with suppress(Exception):  # closed, or its reader gone: nobody is left to be told
+        if not all((one.settings or own).source for one in left):
+            report = without_source(report)
+        text.print_report(report, sys.stderr)
+
+
+def _found_at_exit(left: list[_Expected], own: Settings) -> list[Finding]:
+    told: list[Finding] = []
+    tried: set[_Key] = set()
+    for one in left:
+        key, settings = one.key(), one.settings or own
+        if key is None or key in tried or len(tried) >= MOST_AT_EXIT or settings.action == "off":
+            continue
+        tried.add(key)
+        found = finding_of(one.reference, one.name, 0)
+        if found is not None and (one.unwatched or _is_kept(found)):
+            found = Triage(settings.ignore).sort(found)
+            told += [found] if found is not None else []
+    return told
+
+
+# What the parent of a forked child expects is the parent's to ask for.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_left.clear)
 
 
 def finding_of(

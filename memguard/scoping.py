@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from memguard import _kinds, reactions
 from memguard.errors import LeakError, UsageError
-from memguard.expectations import finding_of, reference_to
+from memguard.expectations import expect_later, finding_of, reference_to
 from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
 from memguard.parts import Parts
@@ -26,7 +24,7 @@ from memguard.sensors.marks import Mark
 from memguard.settings import Settings
 from memguard.testing.leftovers import leftover
 from memguard.testing.runs import Runs
-from memguard.watching import newest_guard, open_guards
+from memguard.watching import open_guards
 
 # Modules and optimizers that outlive a block of which the holders are looked for.
 MOST_EXPLAINED = 3
@@ -34,9 +32,6 @@ MOST_EXPLAINED = 3
 _REASON = "born in the block, and alive"
 _ACTIONS = ("raise", "warn", "log", "off")
 
-# Declared dead where nothing is watched: asked for when the program ends.
-_at_exit: list[tuple[weakref.ref[Any], str]] = []
-_is_registered = False
 # Scopes that are open, outermost first.
 _open: list[Scope] = []
 
@@ -210,9 +205,9 @@ def expect_freed(obj: object, name: str) -> None:
         memguard.expect_freed(model, "fold 3 model")
         del model, optimizer
 
-    Inside a `memguard.scope` it is asked for when the block ends. Else the guard opened last asks
-    for it some steps later, as `guard.expect_freed` does; with no guard it is asked for when the
-    program ends.
+    Inside a `memguard.scope` it is asked for when the block ends. Else the next watched loop that
+    steps asks for it some steps later, as `guard.expect_freed` does; where none does, it is asked
+    for when the program ends.
 
     Args:
         obj: a model, an optimizer, a batch; anything that can be referred to weakly. It is held
@@ -222,42 +217,16 @@ def expect_freed(obj: object, name: str) -> None:
     Raises:
         UsageError: nothing can refer to `obj` weakly (a list, a dict, a number).
     """
-    global _is_registered
     reference = reference_to(obj, name, "memguard.expect_freed")
-    guard = newest_guard()
     if _open:
         _open[-1].expect(reference, name)
-    elif guard is not None:
-        guard.expect_freed(reference, name)
     else:
-        _at_exit.append((reference, name))
-        if not _is_registered:
-            _is_registered = True
-            atexit.register(_ask_at_exit)
+        expect_later(reference, name, unwatched=not open_guards())
 
 
-def _ask_at_exit() -> None:
-    expected, _at_exit[:] = list(_at_exit), []
-    parts = Parts(lambda: 0)
-    found = [parts.do("expectations", finding_of, *one, 0) for one in expected]
-    findings = tuple(finding for finding in found if finding is not None)
-    failures = tuple(parts.failures.values())
-    if (findings or failures) and sys.stderr is not None:
-        verdict: Verdict = "suspect" if findings else "clean"
-        with suppress(Exception):  # closed, or its reader gone: nobody is left to be told
-            report = Report(verdict, 0, findings, failures=failures)
-            shown = report if _shows_source() else without_source(report)
-            text.print_report(shown, sys.stderr)
-
-
-def _forget() -> None:
-    _open.clear()
-    _at_exit.clear()
-
-
-# What the parent of a forked child expects is the parent's to ask for.
+# A forked child's blocks are its own.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_open.clear)
 
 
 def _is_whole(item: Any) -> bool:

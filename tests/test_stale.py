@@ -16,7 +16,7 @@ from programs import Run
 from things import Box, Thing
 
 import memguard
-from memguard import expectations, scoping
+from memguard import expectations
 from memguard.expectations import GRACE, PATIENCE, Expectations
 from memguard.judge.survivors import PINNED_MOST, PINNED_STEPS, is_pinned
 from memguard.records import Finding
@@ -377,6 +377,73 @@ def test_the_guard_asks_for_what_is_expected_outside_a_block() -> None:
     assert guard.report().verdict == "suspect"
 
 
+def test_the_next_loop_asks_for_what_is_declared_between_two() -> None:
+    """The first loop's guard is open still, and steps no more."""
+    box, first, second = Box(), Mlp(), Mlp()
+    box.put(Thing())
+    with memguard.watch(first, action="log") as silent, memguard.watch(second, action="log"):
+        memguard.expect_freed(box.content[0], "the thing")
+        with memguard.watch(action="log") as guard:
+            for _ in range(2 + GRACE):
+                guard.step()
+    assert not silent.report().findings
+    assert [finding.holders[0].name for finding in guard.report().findings] == ["box.content"]
+
+
+def test_a_guard_that_closes_asks_for_what_is_kept() -> None:
+    """At once, where more than a variable holds it; a variable has time until the next loop."""
+    box, early, late = Box(), Thing(), Thing()
+    box.put(Thing())
+    with memguard.watch(action="log") as first:
+        first.step()
+        first.expect_freed(box.content[0], "the kept")
+        first.expect_freed(early, "the early")
+        first.expect_freed(late, "the late")
+    del early
+    with memguard.watch(action="log") as second:
+        for _ in range(2 + GRACE):
+            second.step()
+    told = [found.summary.partition(" was")[0] for found in first.report().findings]
+    assert told == ["the kept"]
+    told = [found.summary.partition(" was")[0] for found in second.report().findings]
+    assert told == ["the late"]
+    assert late
+
+
+def test_a_loop_that_ends_in_an_exception_is_not_asked() -> None:
+    """The exception holds the frames it has passed."""
+    box = Box()
+    box.put(Thing())
+    guard = memguard.watch(action="log")
+    with pytest.raises(KeyError), guard:
+        guard.expect_freed(box.content[0], "the thing")
+        raise KeyError
+    assert not guard.report().findings
+
+
+def test_at_the_end_of_a_program_what_a_loop_left_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where more than a variable holds it, as its guard's settings say, and once."""
+    box, variable = Box(), Thing()
+    for settings in ({"source": False}, {"action": "off"}, {"ignore": "holder:box.content"}):
+        guard = memguard.watch(**{"action": "log", **settings})
+        guard.expect_freed(variable, "the variable")
+        box.put(Thing())
+        guard.expect_freed(box.content[-1], f"by {next(iter(settings))}")
+        guard.finish()
+    expectations.tell_left()
+    told = capsys.readouterr().err
+    assert "by source" in told
+    assert "content.append" not in told
+    assert "by action" not in told
+    assert "by ignore" not in told
+    assert "the variable" not in told
+    expectations.tell_left()
+    assert not capsys.readouterr().err
+    assert variable
+
+
 def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> None:
     """On standard error; what has died by then is not told."""
     done = python(
@@ -444,7 +511,7 @@ def test_at_the_end_of_a_program_a_failure_of_ours_is_a_line(
     with monkeypatch.context() as patch:
         spot = Spot("memguard.expectations:why_alive", ("expectations",))
         Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
-        scoping._ask_at_exit()
+        expectations.tell_left()
     assert "expectations" in capsys.readouterr().err
 
 
