@@ -12,15 +12,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from memguard import _torch
+from memguard.sensors import touched
 from memguard.sensors.marks import Cohorts
 
-# A node that was ever touched from Python is freed recursively, and a chain of some 20,000 of them
-# overflows an 8 MB stack (measured on torch 2.13; a tenth of that is safe on a 1 MB thread stack).
-# So no more than this many canaries are ever alive together,
+# A node that was ever touched from Python is freed recursively, see `touched`. So no more than this
+# many canaries are ever alive together; looks into graphs that are alive draw on what is left.
 MAX_TOUCHED = 1000
-
-# and no more nodes than this have been touched by looks into graphs that are still alive.
-MAX_LOOKED = 8000
 
 # A step needs few: the rest is left for the steps to come.
 MAX_A_STEP = 16
@@ -52,7 +49,16 @@ class Canaries:
         full: whether no more nodes may be touched before some have died.
     """
 
-    __slots__ = ("_in_latest", "_latest", "_looked", "_room", "_token", "cohorts", "full")
+    __slots__ = (
+        "__weakref__",
+        "_in_latest",
+        "_latest",
+        "_looked",
+        "_room",
+        "_token",
+        "cohorts",
+        "full",
+    )
 
     def __init__(self, window: int) -> None:
         # No step is ever forgotten: the number of canaries is bounded, and must be known.
@@ -62,6 +68,12 @@ class Canaries:
         self._token = object()
         self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
+        touched.join(self)
+
+    @property
+    def touched(self) -> int:
+        """Nodes that were touched and are alive, as far as is known."""
+        return len(self.cohorts) + sum(list(self._looked.values()))
 
     def place(
         self, step: int, tensors: Iterable[Any], label: str = "", latest: int | None = None
@@ -107,7 +119,7 @@ class Canaries:
 
     def _weigh(self) -> None:
         self._room = MAX_TOUCHED - len(self.cohorts)
-        self.full = self._room <= 0 or sum(self._looked.values()) >= MAX_LOOKED
+        self.full = self._room <= 0 or not touched.room()
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memguard import _torch
+from memguard.sensors import touched
 
 # Graphs sampled of one module, and modules of which they are.
 MAX_SAMPLES = 6
@@ -54,7 +55,8 @@ class Sample:
         seen = set(roots)
         pending = list(roots)
         self.nodes = 0
-        while pending and self.nodes < MAX_NODES:
+        budget = min(MAX_NODES, touched.room())
+        while pending and self.nodes < budget:
             node = pending.pop()
             if _torch.node_sequence(node) is None:
                 continue  # it adds up a parameter's gradient, and is shared by all its graphs
@@ -64,6 +66,7 @@ class Sample:
                 if following not in seen:
                     seen.add(following)
                     pending.append(following)
+        touched.note(ear, self.nodes)
 
     @property
     def wasted(self) -> bool:
