@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from memguard import _kinds, reactions
 from memguard.errors import LeakError, UsageError
 from memguard.expectations import expect_later, finding_of, reference_to
+from memguard.explain.frames import own_variables
 from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
 from memguard.parts import Parts
@@ -32,8 +35,10 @@ MOST_EXPLAINED = 3
 _REASON = "born in the block, and alive"
 _ACTIONS = ("raise", "warn", "log", "off")
 
-# Scopes that are open, outermost first.
-_open: list[Scope] = []
+# Scopes that are open around what runs now, outermost first; other threads have their own.
+_open: ContextVar[tuple[Scope, ...]] = ContextVar("memguard_scopes", default=())
+# Those of all threads.
+_everywhere: list[Scope] = []
 
 
 class Scope:
@@ -53,6 +58,10 @@ class Scope:
         self._parts = Parts(lambda: 0)
         self._births = Births()
         self._runs = Runs(self._births)
+        self._thread = 0
+        self._threads: set[int | None] = set()
+        # What scopes of other threads have made.
+        self._theirs: list[weakref.ref[Any]] = []
         self._kept: list[weakref.ref[Any]] = []
         self._expected: list[tuple[weakref.ref[Any], str]] = []
 
@@ -78,12 +87,16 @@ class Scope:
 
     def __enter__(self) -> Scope:
         self._parts.do("scope", self._begin)
-        _open.append(self)
+        self._thread = threading.get_ident()
+        self._threads = {thread.ident for thread in threading.enumerate()}
+        _open.set((*_open.get(), self))
+        _everywhere.append(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self in _open:
-            _open.remove(self)
+        _open.set(tuple(one for one in _open.get() if one is not self))
+        if self in _everywhere:
+            _everywhere.remove(self)
         try:
             # An exception on its way holds the frames it has passed.
             findings = [] if error is not None else self._judge()
@@ -122,7 +135,7 @@ class Scope:
             return text.render(self.report)
         return (
             f"memguard: {self.name} is not over yet"
-            if self in _open
+            if self in _everywhere
             else (f"memguard: clean: {self.name} leaves nothing behind")
         )
 
@@ -136,7 +149,7 @@ class Scope:
         return [finding for finding in found if finding is not None]
 
     def _look_at_survivors(self) -> list[Finding | None]:
-        survivors = self._without_kept(self._runs.survivors())
+        survivors = self._without_kept(self._without_theirs(self._runs.survivors()))
         whole = [one for one in survivors if _is_whole(one)]
         inside = _identities(whole)
         rest = [one for one in survivors if id(one) not in inside]
@@ -146,6 +159,24 @@ class Scope:
             do("scope: modules", _of_whole, whole, self.name),
             do("scope: tensors", _of_tensors, rest, self.name, stack),
         ]
+
+    def _without_theirs(self, survivors: list[Any]) -> list[Any]:
+        """Without what another thread has made meanwhile, as far as that can be told.
+
+        It has what is in variables of its own functions and in none of ours, and what a scope of
+        its own was left with.
+        """
+        others = [one for one in _everywhere if one._thread != self._thread]
+        if self._theirs or threading.active_count() > 1:
+            # A thread that the block itself has started works for the block.
+            idents = (self._threads | {one._thread for one in others}) - {self._thread, None}
+            theirs = _identities(filter(_is_countable, own_variables(idents)))
+            theirs -= _identities(filter(_is_countable, own_variables([self._thread])))
+            theirs |= {id(one) for mark in self._theirs if (one := mark()) is not None}
+            survivors[:] = [one for one in survivors if id(one) not in theirs]
+        for other in others:
+            other._theirs += [Mark(one) for one in survivors]
+        return survivors
 
     def _without_kept(self, survivors: list[Any]) -> list[Any]:
         kept = [one for reference in self._kept if (one := reference()) is not None]
@@ -218,19 +249,24 @@ def expect_freed(obj: object, name: str) -> None:
         UsageError: nothing can refer to `obj` weakly (a list, a dict, a number).
     """
     reference = reference_to(obj, name, "memguard.expect_freed")
-    if _open:
-        _open[-1].expect(reference, name)
+    around = [one for one in _open.get() if one in _everywhere]
+    if around:
+        around[-1].expect(reference, name)
     else:
         expect_later(reference, name, unwatched=not open_guards())
 
 
 # A forked child's blocks are its own.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)
+    os.register_at_fork(after_in_child=_everywhere.clear)
 
 
 def _is_whole(item: Any) -> bool:
     return _kinds.is_module(item) or _kinds.is_optimizer(item)
+
+
+def _is_countable(item: Any) -> bool:
+    return _kinds.is_tensor_type(type(item)) or _is_whole(item)
 
 
 def _identities(items: Iterable[Any]) -> set[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from pathlib import Path
@@ -513,6 +514,71 @@ def test_at_the_end_of_a_program_a_failure_of_ours_is_a_line(
         Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
         expectations.tell_left()
     assert "expectations" in capsys.readouterr().err
+
+
+class Trials:
+    """Blocks in two threads, the second within the time of the first."""
+
+    def __init__(self) -> None:
+        self.scopes: dict[str, memguard.Scope] = {}
+        self.made, self.ended = threading.Event(), threading.Event()
+        self.box, self.thing = Box(), Thing()
+
+    def first(self) -> None:
+        """Begins first and ends last; keeps nothing but its own variable."""
+        with memguard.scope("first", action="off") as self.scopes["first"]:
+            mine = Mlp()
+            self.made.set()
+            assert self.ended.wait(10)
+        assert mine.head
+
+    def second(self) -> None:
+        """Leaves a model in a box."""
+        with memguard.scope("second", action="off") as self.scopes["second"]:
+            assert self.made.wait(10)
+            model = Mlp()
+            self.box.put(model)
+            memguard.expect_freed(self.thing, "the second's thing")
+            del model
+        self.ended.set()
+
+
+def test_blocks_in_threads_are_not_blamed_for_one_another() -> None:
+    """Each tells of its own model alone, and asks for what was expected in its own thread."""
+    trials = Trials()
+    threads = [threading.Thread(target=one) for one in (trials.first, trials.second)]
+    threads[1].start()
+    threads[0].start()
+    for thread in threads:
+        thread.join()
+    told = {
+        name: [
+            (one.summary.replace(" was", ",").partition(",")[0], one.holders[0].name)
+            for one in found.findings
+        ]
+        for name, found in trials.scopes.items()
+    }
+    assert told["first"] == [("first leaves 1 module behind", "mine")]
+    assert ("second leaves 1 module behind", "self.box.content") in told["second"]
+    assert [name for name, _ in told["second"] if "thing" in name] == ["the second's thing"]
+
+
+def test_a_thread_that_the_block_has_started_works_for_it() -> None:
+    """What its functions still hold when the block ends was left behind by the block."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold(thing: torch.nn.Module) -> None:
+        held.set()
+        assert done.wait(10)
+        assert thing.training
+
+    with memguard.scope("fold 3", action="off") as found:
+        thread = threading.Thread(target=hold, args=(Mlp(),))
+        thread.start()
+        assert held.wait(10)
+    done.set()
+    thread.join()
+    assert len(found.findings) == 1
 
 
 # --- graphs kept for long ---
