@@ -126,7 +126,7 @@ def is_attached(tensor: torch.Tensor) -> bool:
 def node_of(tensor: torch.Tensor) -> Node | None:
     """The tensor's node; None also for a view whose base was changed in a forbidden way.
 
-    Touches the node: see `MAX_TOUCHED` in sensors.canaries.
+    Touches the node: see `sensors.touched`.
     """
     try:
         return tensor.grad_fn

@@ -15,7 +15,9 @@ from memguard.clock.sources import Sources
 from memguard.expectations import Expectations
 from memguard.lints import Lints
 from memguard.parts import Parts
+from memguard.records import Finding
 from memguard.sensors.census import Census
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 
 
@@ -33,6 +35,7 @@ class Asides:
         census: knows when garbage was collected.
         parts: does the work, so that nothing of it is raised.
         cases: takes findings, and dates autograd nodes.
+        governor: pays for what is asked of objects that were declared dead.
 
     Attributes:
         looked: is called at each look, with the steps ended.
@@ -46,12 +49,16 @@ class Asides:
         census: Census,
         parts: Parts,
         cases: Cases,
+        governor: Governor,
     ) -> None:
+        self._settings = settings
         self._clock = clock
         self._cases = cases
         self._parts = parts
         self._lints = Lints(clock, sources, cases.add, cases.date)
-        self._expectations = Expectations(settings.window, lambda: census.collected_at, cases.add)
+        self._expectations = Expectations(
+            settings.window, lambda: census.collected_at, cases.add, governor
+        )
         self.looked: Callable[[int], None] = _nobody
 
     def expect_freed(self, obj: object, name: object) -> None:
@@ -87,7 +94,14 @@ class Asides:
         self._cases.explaining = self._lints.explaining = self._expectations.explaining = 0.0
         return seconds
 
+    def settle(self) -> list[Finding]:
+        """The loop is over: ask for what was declared dead; returns what is to be told."""
+        self._parts.do("expectations", self._expectations.settle, self._clock.step)
+        told, self._cases.to_tell = self._cases.to_tell, []
+        return told
+
     def end(self) -> None:
         """Take every hook out; harmless when done twice."""
+        self._parts.do("expectations", self._expectations.hand_on, self._settings)
         self._parts.do("lint removal", self._lints.end)
         self.looked = _nobody

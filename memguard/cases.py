@@ -142,7 +142,7 @@ class Cases:
             self._investigate("graph", look.step, opinion)
 
     def _may_explain(self) -> bool:
-        """Whether graphs may be walked: told ones not for ever, see `canaries.MAX_LOOKED`."""
+        """Whether graphs may be walked: told ones not for ever, see `sensors.touched`."""
         return not (self._graphs.settled and self._canaries.full)
 
     def _completed(self, opinion: Opinion, now: int) -> Opinion:

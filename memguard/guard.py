@@ -148,17 +148,32 @@ class Guard:
     def close(self) -> None:
         """Stop watching: every hook, callback and mark is taken out; closing twice is harmless.
 
-        Writes the report file when one was asked for.
+        Writes the report file when one was asked for. What was declared dead and is held by more
+        than a variable is told; the rest is left to the next guard that steps, or to the end of
+        the program.
         """
         if not self._is_process:
-            self.finish()
+            self.finish(ask=True)
 
-    def finish(self, write: bool = True) -> None:
-        """`close`, also for the guard of a whole process; with `write` and its report."""
+    def finish(self, write: bool = True, ask: bool = False) -> None:
+        """`close`, also for the guard of a whole process.
+
+        Args:
+            write: whether to write the report.
+            ask: whether to ask for what was declared dead and not asked for yet.
+        """
         if self._closed:
             return
         self._closed = True
         self._loop.fall_silent()
+        try:
+            told = self._loop.asides.settle() if ask else []
+            if told:
+                self._react(told)
+        finally:
+            self._finish(write)
+
+    def _finish(self, write: bool) -> None:
         while self._undo:
             self._loop.parts.do(*self._undo.popitem())
         if self._on_close is not None:
@@ -203,7 +218,9 @@ class Guard:
         # Blocks within one another share the guard when they watch the same; the outermost ends it.
         if not self._depth:
             self.look_into(error)
-            self.close()
+            if not self._is_process:
+                # An exception on its way holds the frames it has passed.
+                self.finish(ask=error is None)
 
     def look_into(self, error: BaseException | None) -> None:
         """Write a post-mortem where the exception that ends the loop says that memory has ended.

@@ -18,12 +18,13 @@ from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.explain import habits
 from memguard.explain.fingerprint import fingerprint_of
-from memguard.explain.graph import Weight, weigh_each
+from memguard.explain.graph import MAX_NODES, Weight, weigh_each
 from memguard.explain.places import Statement
 from memguard.explain.standing import direct_spots, user_spots
 from memguard.judge import lints as judge
 from memguard.records import CodeLine, Finding, Holder, Kind
 from memguard.report import lints as words
+from memguard.sensors import touched
 from memguard.sensors.canaries import attached_outputs
 from memguard.sensors.dated import steps_reached
 from memguard.sensors.devices import used_backends
@@ -150,11 +151,12 @@ class Lints:
     def _sample(self, module: Any, sampled: Sampled, output: Any) -> None:
         with _torch.without_overrides():
             roots = sampled.forward(attached_outputs(output))
-            if not roots or sampled.weight is not None:
+            if not roots or sampled.weight is not None or touched.room() < MAX_NODES:
                 return
             own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             own |= {_torch.storage_of(tensor)[0] for tensor in module.parameters()}
             (sampled.weight,) = weigh_each([(0, roots)], lambda number: 0, own)
+            _note_touched(roots, sampled.weight.looked)
 
     def _tell_evaluation(self, module: Any, sampled: Sampled, wasted: int) -> None:
         sampled.leave()
@@ -190,7 +192,9 @@ class Lints:
         begun = time.perf_counter()
         statement = self._retaining
         with _torch.without_overrides():
-            reached, _ = steps_reached(fresh, self._clock.step_of, now - MOST_BACK)
+            if touched.room() < 2 * MAX_NODES:
+                return
+            reached, looked = steps_reached(fresh, self._clock.step_of, now - MOST_BACK)
             if reached and reached[0] < now - 1:
                 # The next backward goes through it: a state that is carried on, which is a leak.
                 self._retaining = None
@@ -198,6 +202,8 @@ class Lints:
             own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             nodes = [node for tensor in fresh if (node := _torch.node_of(tensor)) is not None]
             (weight,) = weigh_each([(now - 1, nodes)], self._date, own)
+            # The same nodes twice, as far as both have come.
+            _note_touched(nodes, max(looked, weight.looked))
             nodes.clear()
         if weight.saved_bytes:
             self._retained.append(weight.saved_bytes)
@@ -255,6 +261,14 @@ class Lints:
                 reason=reason,
             )
         )
+
+
+def _note_touched(roots: Sequence[Any], nodes: int) -> None:
+    """Count nodes behind these as touched, for as long as one of these is alive."""
+    life = touched.Life()
+    for root in roots:
+        _torch.node_metadata(root)[life] = None
+    touched.note(life, nodes)
 
 
 def _holder(name: str, kind: str, statement: Statement | None, told: words.Words) -> Holder:

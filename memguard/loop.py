@@ -65,8 +65,8 @@ class WatchedLoop:
         self._paused = 0
         self.audits = 0
         clock = self.clock = Clock()
-        self.parts = Parts(lambda: clock.step)
-        self.governor = Governor(settings.overhead)
+        parts = self.parts = Parts(lambda: clock.step)
+        governor = self.governor = Governor(settings.overhead)
         # Who is told of each step is told when it ends.
         self._tape = Tape() if settings.on_step is None else Tape(most=0)
         self._pace = Pace(self.governor, self._tape)
@@ -87,7 +87,9 @@ class WatchedLoop:
             self.parts,
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
-        self.asides = Asides(settings, clock, self._sources, self._census, self.parts, self.cases)
+        self.asides = Asides(
+            settings, clock, self._sources, self._census, parts, self.cases, governor
+        )
         self._step_figures = StepFigures.wanted(
             settings, self.figures, self.cases, self._canaries, self.governor
         )

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 from memguard import _kinds, reactions
-from memguard.errors import UsageError
-from memguard.expectations import finding_of, reference_to
+from memguard.errors import LeakError, UsageError
+from memguard.expectations import expect_later, finding_of, reference_to
+from memguard.explain.frames import own_variables
 from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
+from memguard.parts import Parts
 from memguard.records import Amount, Finding, Growth, Report, Severity, Verdict
+from memguard.redaction import without_source
 from memguard.report import tests, text
 from memguard.sensors.births import Births
-from memguard.sensors.contents import bytes_of, modules_of, tensors_of
+from memguard.sensors.contents import bytes_of, modules_of, stepped_by, tensors_of
 from memguard.sensors.marks import Mark
+from memguard.settings import Settings
 from memguard.testing.leftovers import leftover
 from memguard.testing.runs import Runs
-from memguard.watching import newest_guard
+from memguard.watching import open_guards
 
 # Modules and optimizers that outlive a block of which the holders are looked for.
 MOST_EXPLAINED = 3
@@ -31,11 +35,10 @@ MOST_EXPLAINED = 3
 _REASON = "born in the block, and alive"
 _ACTIONS = ("raise", "warn", "log", "off")
 
-# Declared dead where nothing is watched: asked for when the program ends.
-_at_exit: list[tuple[weakref.ref[Any], str]] = []
-_is_registered = False
-# Scopes that are open, outermost first.
-_open: list[Scope] = []
+# Scopes that are open around what runs now, outermost first; other threads have their own.
+_open: ContextVar[tuple[Scope, ...]] = ContextVar("memguard_scopes", default=())
+# Those of all threads.
+_everywhere: list[Scope] = []
 
 
 class Scope:
@@ -43,15 +46,22 @@ class Scope:
 
     Attributes:
         name: what the user calls it.
-        report: what outlived it, once it has ended; clean before.
+        report: what outlived it, once it has ended; clean before. Whatever of memguard failed
+            is in its `failures`.
     """
 
-    def __init__(self, name: str, action: str) -> None:
+    def __init__(self, name: str, action: str, source: bool = True) -> None:
         self.name = name
         self.report = Report("clean", 0)
         self._action = action
+        self._source = source
+        self._parts = Parts(lambda: 0)
         self._births = Births()
         self._runs = Runs(self._births)
+        self._thread = 0
+        self._threads: set[int | None] = set()
+        # What scopes of other threads have made.
+        self._theirs: list[weakref.ref[Any]] = []
         self._kept: list[weakref.ref[Any]] = []
         self._expected: list[tuple[weakref.ref[Any], str]] = []
 
@@ -76,48 +86,97 @@ class Scope:
         self._expected.append((reference, name))
 
     def __enter__(self) -> Scope:
-        self._births.install()
-        self._runs.begin()
-        _open.append(self)
+        self._parts.do("scope", self._begin)
+        self._thread = threading.get_ident()
+        self._threads = {thread.ident for thread in threading.enumerate()}
+        _open.set((*_open.get(), self))
+        _everywhere.append(self)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self in _open:
-            _open.remove(self)
+        _open.set(tuple(one for one in _open.get() if one is not self))
+        if self in _everywhere:
+            _everywhere.remove(self)
         try:
             # An exception on its way holds the frames it has passed.
-            findings = [] if error is not None else self._judge(user_spots(sys._getframe(1)))
+            findings = [] if error is not None else self._judge()
         finally:
-            self._births.remove()
-        if findings:
-            severity: Severity = "leak" if self._action == "raise" else "warning"
-            found = tuple(replace(finding, severity=severity) for finding in findings)
-            verdict: Verdict = "leak" if severity == "leak" else "suspect"
-            self.report = replace(self.report, verdict=verdict, findings=found)
+            self._parts.do("scope removal", self._births.remove)
+        severity: Severity = "leak" if self._action == "raise" else "warning"
+        found = tuple(replace(finding, severity=severity) for finding in findings)
+        verdict: Verdict = severity if severity == "leak" else "suspect"
+        self.report = Report(
+            verdict if found else "clean",
+            0,
+            found,
+            failures=tuple(self._parts.failures.values()),
+        )
+        if not self._source:
+            self.report = without_source(self.report)
+        if found:
+            self._react()
+
+    def _begin(self) -> None:
+        self._births.install()
+        self._runs.begin()
+
+    def _react(self) -> None:
+        """Tell; the only place from which an exception may reach the user's block."""
+        try:
             reactions.react(self._action, self.report)  # type: ignore[arg-type]
+        except (LeakError, Warning):  # a warning, where the user makes errors of them
+            raise
+        except Exception as error:
+            self._parts.note("reaction", error)
+            self.report = replace(self.report, failures=tuple(self._parts.failures.values()))
 
     def __str__(self) -> str:
-        if self.findings:
+        if self.findings or self.report.failures:
             return text.render(self.report)
         return (
             f"memguard: {self.name} is not over yet"
-            if self in _open
+            if self in _everywhere
             else (f"memguard: clean: {self.name} leaves nothing behind")
         )
 
-    def _judge(self, stack: list[Spot]) -> list[Finding]:
-        """What is left, each sort by itself."""
-        left = self._runs.end()
-        found = [finding_of(reference, name, 0) for reference, name in self._expected]
+    def _judge(self) -> list[Finding]:
+        """What is left, each sort by itself; what fails leaves the rest."""
+        do = self._parts.do
+        left = do("scope", self._runs.end)
+        found = [do("expectations", finding_of, *one, 0) for one in self._expected]
         if left:
-            survivors = self._without_kept(self._runs.survivors())
-            whole = [one for one in survivors if _is_whole(one)]
-            inside = _identities(whole)
-            rest = [one for one in survivors if id(one) not in inside]
-            survivors.clear()
-            found.append(_of_whole(whole, self.name))
-            found.append(_of_tensors(rest, self.name, stack))
+            found += do("scope", self._look_at_survivors) or []
         return [finding for finding in found if finding is not None]
+
+    def _look_at_survivors(self) -> list[Finding | None]:
+        survivors = self._without_kept(self._without_theirs(self._runs.survivors()))
+        whole = [one for one in survivors if _is_whole(one)]
+        inside = _identities(whole)
+        rest = [one for one in survivors if id(one) not in inside]
+        survivors.clear()
+        do, stack = self._parts.do, user_spots(sys._getframe())
+        return [
+            do("scope: modules", _of_whole, whole, self.name),
+            do("scope: tensors", _of_tensors, rest, self.name, stack),
+        ]
+
+    def _without_theirs(self, survivors: list[Any]) -> list[Any]:
+        """Without what another thread has made meanwhile, as far as that can be told.
+
+        It has what is in variables of its own functions and in none of ours, and what a scope of
+        its own was left with.
+        """
+        others = [one for one in _everywhere if one._thread != self._thread]
+        if self._theirs or threading.active_count() > 1:
+            # A thread that the block itself has started works for the block.
+            idents = {*self._threads, *(one._thread for one in others)} - {self._thread}
+            theirs = _identities(_countable(own_variables(i for i in idents if i is not None)))
+            theirs -= _identities(_countable(own_variables([self._thread])))
+            theirs |= {id(one) for mark in self._theirs if (one := mark()) is not None}
+            survivors[:] = [one for one in survivors if id(one) not in theirs]
+        for other in others:
+            other._theirs += [Mark(one) for one in survivors]
+        return survivors
 
     def _without_kept(self, survivors: list[Any]) -> list[Any]:
         kept = [one for reference in self._kept if (one := reference()) is not None]
@@ -128,7 +187,7 @@ class Scope:
         return left
 
 
-def scope(name: str = "the block", *, action: str = "warn") -> Scope:
+def scope(name: str = "the block", *, action: str = "warn", source: bool | None = None) -> Scope:
     """Report what a block leaves behind: a fold, a trial of a sweep, a cell of a notebook.
 
         with memguard.scope("fold 3") as fold:
@@ -142,6 +201,8 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
     Args:
         name: what to call the block.
         action: what to do about what is left: `warn` (default), `raise`, `log` or `off`.
+        source: whether the report shows lines of the program's source; default: as the settings
+            say, and every open guard's.
 
     Returns:
         A context manager; its `report` is the whole report, `findings` what was found, and it
@@ -149,6 +210,7 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
 
     Raises:
         UsageError: `name` is no text, or there is no such action.
+        SettingsError: `source` is neither True nor False.
         LeakError: on leaving the block, where the action is `raise` and something is left.
 
     Costs a pass over the heap at the beginning (60 ms for a million objects), and only where
@@ -158,7 +220,14 @@ def scope(name: str = "the block", *, action: str = "warn") -> Scope:
         raise UsageError(f"memguard.scope: name is {name!r}; accepted: text, such as 'fold 3'")
     if action not in _ACTIONS:
         raise UsageError(f"memguard.scope: action is {action!r}; accepted: {', '.join(_ACTIONS)}")
-    return Scope(name, action)
+    return Scope(name, action, _shows_source(source))
+
+
+def _shows_source(asked: bool | None = None) -> bool:
+    """Whether lines of the program's source may be shown: no, where anybody has said so."""
+    if asked is None and not all(guard.settings.source for guard in open_guards()):
+        return False
+    return Settings.read({"source": asked}).source
 
 
 def expect_freed(obj: object, name: str) -> None:
@@ -167,9 +236,9 @@ def expect_freed(obj: object, name: str) -> None:
         memguard.expect_freed(model, "fold 3 model")
         del model, optimizer
 
-    Inside a `memguard.scope` it is asked for when the block ends. Else the guard opened last asks
-    for it some steps later, as `guard.expect_freed` does; with no guard it is asked for when the
-    program ends.
+    Inside a `memguard.scope` it is asked for when the block ends. Else the next watched loop that
+    steps asks for it some steps later, as `guard.expect_freed` does; where none does, it is asked
+    for when the program ends.
 
     Args:
         obj: a model, an optimizer, a batch; anything that can be referred to weakly. It is held
@@ -179,41 +248,25 @@ def expect_freed(obj: object, name: str) -> None:
     Raises:
         UsageError: nothing can refer to `obj` weakly (a list, a dict, a number).
     """
-    global _is_registered
     reference = reference_to(obj, name, "memguard.expect_freed")
-    guard = newest_guard()
-    if _open:
-        _open[-1].expect(reference, name)
-    elif guard is not None:
-        guard.expect_freed(reference, name)
+    around = [one for one in _open.get() if one in _everywhere]
+    if around:
+        around[-1].expect(reference, name)
     else:
-        _at_exit.append((reference, name))
-        if not _is_registered:
-            _is_registered = True
-            atexit.register(_ask_at_exit)
+        expect_later(reference, name, unwatched=not open_guards())
 
 
-def _ask_at_exit() -> None:
-    expected, _at_exit[:] = list(_at_exit), []
-    found = [finding_of(reference, name, 0) for reference, name in expected]
-    findings = tuple(finding for finding in found if finding is not None)
-    if findings and sys.stderr is not None:
-        with suppress(OSError, ValueError):  # closed, or its reader gone
-            text.print_report(Report("suspect", 0, findings), sys.stderr)
-
-
-def _forget() -> None:
-    _open.clear()
-    _at_exit.clear()
-
-
-# What the parent of a forked child expects is the parent's to ask for.
+# A forked child's blocks are its own.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_everywhere.clear)
 
 
 def _is_whole(item: Any) -> bool:
     return _kinds.is_module(item) or _kinds.is_optimizer(item)
+
+
+def _countable(items: list[Any]) -> list[Any]:
+    return [one for one in items if _kinds.is_tensor_type(type(one)) or _is_whole(one)]
 
 
 def _identities(items: Iterable[Any]) -> set[int]:
@@ -226,8 +279,7 @@ def _identities(items: Iterable[Any]) -> set[int]:
             if _kinds.is_module(item):
                 found |= {id(module) for module in modules_of(item)}
             elif _kinds.is_optimizer(item):
-                stepped = [p for group in item.param_groups for p in group["params"]]
-                found |= {id(tensor) for p in stepped for tensor in (p, _kinds.gradient_of(p))}
+                found |= {id(tensor) for tensor in stepped_by(item)}
     return found
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from memguard.errors import SettingsError
+from memguard.errors import LeakError, LeakWarning, SettingsError
+from memguard.expectations import tell_left
 from memguard.explain.frames import is_own_file
 from memguard.explain.stepping import says_step
 from memguard.given import sorted_out
@@ -224,7 +226,9 @@ def _close_all() -> None:
     last = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for guard in open_guards():
         guard.look_into(last)
-        guard.finish()
+        with contextlib.suppress(LeakError, LeakWarning):  # the program is over
+            guard.finish(ask=True)
+    tell_left()
 
 
 # Reports are written at the end of a run that never closes its guard.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,8 +22,11 @@ from memguard.guard import Guard
 from memguard.ledgers import HOST, Account, Ledger
 from memguard.records import Report
 from memguard.report import data
-from memguard.sensors import saved
+from memguard.sensors import saved, touched
+from memguard.sensors.canaries import Canaries
+from memguard.sensors.dated import steps_reached
 from memguard.sensors.states import kind_of_state
+from memguard.sensors.unused import Sample
 
 BATCH = 6
 
@@ -335,26 +339,87 @@ def test_graphs_are_touched_no_deeper_than_is_safe() -> None:
     gc.collect()
     weight = torch.ones(1, requires_grad=True)
     chain = weight * 1
-    for _ in range(4000):
+    length = touched.MOST_OF_LEDGERS * 2 // 3
+    for _ in range(length):
         chain = chain * 1
     first = memguard.ledger()
-    for _ in range(4000):
+    for _ in range(length):
         chain = chain * 1
     second, third = memguard.ledger(), memguard.ledger()
 
     assert first.complete
     assert not second.complete
     assert not third.complete
-    assert sum(nodes for _, nodes in saved._walks) <= saved.MAX_TOUCHED
+    assert sum(nodes for _, nodes in saved._walks) <= touched.MOST_OF_LEDGERS
     del chain
     assert memguard.ledger().complete
+
+
+def test_a_ledger_makes_no_graph_deadly_in_a_thread_with_a_small_stack() -> None:
+    """What was touched of a chain is freed recursively: a stack of 1 MiB must bear it."""
+    gc.collect()
+    complete: list[bool] = []
+    most: list[int] = []
+
+    def work() -> None:
+        most.append(touched.most())
+        chain = torch.zeros(1, requires_grad=True) * 1
+        for _ in range(20_000):
+            chain = chain * 1
+        complete.append(memguard.ledger().complete)
+        del chain
+
+    before = threading.stack_size(1 << 20)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert complete == [False]
+    assert most[0] < touched.most()
+
+
+def test_ledgers_looks_and_samples_draw_on_one_account() -> None:
+    """What one of them has touched, the others have less of; it is given back when it dies."""
+    gc.collect()
+    before = touched.room()
+    chain = torch.ones(1, requires_grad=True) * 1
+    for _ in range(500):
+        chain = chain * 1
+    canaries = Canaries(2)
+    canaries.place(0, [chain])
+    canaries.looked(0, 100)
+    assert touched.room() == before - 101
+    sample = Sample([chain.grad_fn])
+    assert touched.room() == before - 101 - sample.nodes
+    nodes = memguard.ledger().account(HOST).row("nodes").count
+    assert touched.room() <= before - 101 - sample.nodes - 501
+    assert nodes >= 501
+    del chain
+    sample.remove()
+    canaries.survey(9)
+    assert touched.room() == before
+
+
+def test_where_nothing_may_be_touched_nobody_touches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a ledger nor a look, a sample nor a canary."""
+    gc.collect()
+    monkeypatch.setattr(touched, "MOST", 0)
+    chain = torch.ones(1, requires_grad=True) * 1 * 1
+    canaries = Canaries(2)
+    canaries.looked(0, 0)
+    assert canaries.full
+    assert steps_reached([chain], lambda number: 0, 0) == ((), 0)
+    assert Sample([chain.grad_fn]).nodes == 0
+    assert not memguard.ledger().complete
 
 
 def test_a_graph_may_be_counted_again() -> None:
     """Nodes that were touched before use up no budget: all is met as the first time."""
     gc.collect()
     chain = torch.ones(1, requires_grad=True) * 1
-    for _ in range(saved.MAX_TOUCHED * 2 // 3):
+    for _ in range(touched.MOST_OF_LEDGERS * 2 // 3):
         chain = chain * 1
     found = [memguard.ledger() for _ in range(3)]
 

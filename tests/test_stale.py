@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 import weakref
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from faults import KINDS, MOMENTS, Fault, Spot
 from models import Mlp
 from programs import Run
 from things import Box, Thing
 
 import memguard
+from memguard import expectations
 from memguard.expectations import GRACE, PATIENCE, Expectations
 from memguard.judge.survivors import PINNED_MOST, PINNED_STEPS, is_pinned
 from memguard.records import Finding
+from memguard.sensors.governor import FREE_STEPS, Governor
 
 HELD = """
 class Sweep:
@@ -141,6 +145,97 @@ def test_expectations_hold_nothing() -> None:
     assert not waiting.told
 
 
+class Asked:
+    """How often somebody was asked who holds an object."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.times = 0
+        self._original = expectations.finding_of
+        patch.setattr(expectations, "finding_of", self._finding_of)
+
+    def _finding_of(self, *args: Any) -> Finding | None:
+        self.times += 1
+        return self._original(*args)
+
+
+def test_what_lives_on_at_each_step_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same name or held by the same variable one is told, and the others are counted."""
+    asked, waiting = Asked(monkeypatch), Waiting()
+    box = Box()
+    for step in range(40):
+        box.put(Thing())
+        waiting.expectations.expect(box.content[-1], "a batch", step)
+        waiting.expectations.look(step + 1)
+    assert asked.times == 1
+    assert len({finding.fingerprint for finding in waiting.told}) == 1
+    assert waiting.told[-1].reason.endswith("and 32 more like it")
+
+    waiting.expectations.expect(box.content[0], "another name", 40)
+    waiting.expectations.look(80)
+    assert asked.times == 2
+    assert len({finding.fingerprint for finding in waiting.told}) == 1
+
+
+def test_one_object_is_asked_for_at_a_look_and_ever_more_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many are declared dead, each with a name and a holder of its own."""
+    asked, waiting = Asked(monkeypatch), Waiting()
+    boxes = [Box() for _ in range(30)]
+    for number, box in enumerate(boxes):
+        box.put(Thing())
+        waiting.expectations.expect(box.content[0], f"thing {number}", 0)
+    at = []
+    for step in range(5, 70):
+        before = asked.times
+        waiting.expectations.look(step)
+        at += [step] * (asked.times - before)
+    assert at == [5, 6, 8, 12, 20, 36, 68]
+
+
+def test_cycles_are_not_searched_for_before_a_collection_has_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first shows that it is one; others like it are waited for without asking."""
+    gc.collect()
+    gc.disable()
+    try:
+        asked, waiting = Asked(monkeypatch), Waiting()
+        for step in range(PATIENCE // 2):
+            waiting.expectations.expect(ring(), "a ring", step)
+            waiting.expectations.look(step + 1)
+        assert asked.times == 1
+        gc.collect()
+        waiting.collected = step
+        waiting.expectations.look(step + 10)
+    finally:
+        gc.enable()
+    assert asked.times == 1
+    assert not waiting.told
+
+
+def test_what_is_asked_later_is_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first explanation is a finding's; the next waits until the time for it is earned."""
+    now = [0.0]
+    governor = Governor(0.01, lambda: now[0])
+    for _ in range(FREE_STEPS + 1):
+        governor.end_step()
+    asked, waiting = Asked(monkeypatch), Waiting()
+    expected = Expectations(2, lambda: -1, waiting.told.append, governor)
+    boxes = [Box(), Box()]
+    for number, box in enumerate(boxes):
+        box.put(Thing())
+        expected.expect(box.content[0], f"thing {number}", 0)
+    for step in range(5, 50):
+        expected.look(step)
+    assert asked.times == 1
+    assert governor.sensing == 0
+    now[0] = 1e6
+    expected.look(50)
+    assert asked.times == 2
+    assert governor.sensing > 0
+
+
 # --- blocks ---
 
 
@@ -231,6 +326,27 @@ def test_a_block_left_by_an_exception_is_not_judged() -> None:
     assert not found.findings
 
 
+@pytest.mark.parametrize("said_by", ["argument", "variable", "guard"])
+def test_a_block_shows_no_source_where_that_is_not_wanted(
+    said_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the block, the settings or the guard says so: names and lines stay, code goes."""
+    if said_by == "variable":
+        monkeypatch.setenv("MEMGUARD_SOURCE", "0")
+    model = Mlp()
+    guard = memguard.watch(model, source=False) if said_by == "guard" else None
+    box = Box()
+    source = False if said_by == "argument" else None
+    with memguard.scope("fold 3", action="off", source=source) as found:
+        box.put(Mlp())
+    if guard is not None:
+        guard.close()
+    [holder] = found.findings[0].holders
+    assert holder.name == "box.content"
+    assert holder.line
+    assert (holder.code, holder.context, found.findings[0].advice) == (None, (), "")
+
+
 @pytest.mark.parametrize("given", [{"name": 3}, {"name": ""}, {"action": "shout"}])
 def test_a_wrong_block_is_refused(given: dict[str, Any]) -> None:
     """Before it begins."""
@@ -262,6 +378,73 @@ def test_the_guard_asks_for_what_is_expected_outside_a_block() -> None:
     assert guard.report().verdict == "suspect"
 
 
+def test_the_next_loop_asks_for_what_is_declared_between_two() -> None:
+    """The first loop's guard is open still, and steps no more."""
+    box, first, second = Box(), Mlp(), Mlp()
+    box.put(Thing())
+    with memguard.watch(first, action="log") as silent, memguard.watch(second, action="log"):
+        memguard.expect_freed(box.content[0], "the thing")
+        with memguard.watch(action="log") as guard:
+            for _ in range(2 + GRACE):
+                guard.step()
+    assert not silent.report().findings
+    assert [finding.holders[0].name for finding in guard.report().findings] == ["box.content"]
+
+
+def test_a_guard_that_closes_asks_for_what_is_kept() -> None:
+    """At once, where more than a variable holds it; a variable has time until the next loop."""
+    box, early, late = Box(), Thing(), Thing()
+    box.put(Thing())
+    with memguard.watch(action="log") as first:
+        first.step()
+        first.expect_freed(box.content[0], "the kept")
+        first.expect_freed(early, "the early")
+        first.expect_freed(late, "the late")
+    del early
+    with memguard.watch(action="log") as second:
+        for _ in range(2 + GRACE):
+            second.step()
+    told = [found.summary.partition(" was")[0] for found in first.report().findings]
+    assert told == ["the kept"]
+    told = [found.summary.partition(" was")[0] for found in second.report().findings]
+    assert told == ["the late"]
+    assert late
+
+
+def test_a_loop_that_ends_in_an_exception_is_not_asked() -> None:
+    """The exception holds the frames it has passed."""
+    box = Box()
+    box.put(Thing())
+    guard = memguard.watch(action="log")
+    with pytest.raises(KeyError), guard:
+        guard.expect_freed(box.content[0], "the thing")
+        raise KeyError
+    assert not guard.report().findings
+
+
+def test_at_the_end_of_a_program_what_a_loop_left_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where more than a variable holds it, as its guard's settings say, and once."""
+    box, variable = Box(), Thing()
+    for settings in ({"source": False}, {"action": "off"}, {"ignore": "holder:box.content"}):
+        guard = memguard.watch(**{"action": "log", **settings})
+        guard.expect_freed(variable, "the variable")
+        box.put(Thing())
+        guard.expect_freed(box.content[-1], f"by {next(iter(settings))}")
+        guard.finish()
+    expectations.tell_left()
+    told = capsys.readouterr().err
+    assert "by source" in told
+    assert "content.append" not in told
+    assert "by action" not in told
+    assert "by ignore" not in told
+    assert "the variable" not in told
+    expectations.tell_left()
+    assert not capsys.readouterr().err
+    assert variable
+
+
 def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> None:
     """On standard error; what has died by then is not told."""
     done = python(
@@ -277,6 +460,125 @@ def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> N
     assert "the first was to be freed and is still alive" in done.stderr
     assert "global held" in done.stderr
     assert "the second" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "part"),
+    [
+        ("sensors.births:Births.install", "scope"),
+        ("testing.runs:Runs.end", "scope"),
+        ("testing.runs:Runs.survivors", "scope"),
+        ("scoping:_of_whole", "scope: modules"),
+        ("expectations:why_alive", "scope: modules"),
+        ("reactions:react", "reaction"),
+        ("sensors.births:Births.remove", "scope removal"),
+    ],
+)
+def test_a_failure_of_ours_stays_out_of_the_users_block(
+    where: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block ends as without it, and the report names the part."""
+    box = Box()
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", memguard.LeakWarning)
+        spot = Spot(f"memguard.{where}", (part,), is_exit=part == "scope removal")
+        fault = Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
+        with memguard.scope("fold 3") as found:
+            box.put(Mlp())
+    assert fault.struck
+    assert [failure.part for failure in found.report.failures] == [part]
+    assert part in str(found)
+
+
+def test_an_optimizer_of_no_usual_form_is_told_like_any_other() -> None:
+    """Its groups are gone, or no dicts; the block goes on."""
+    box = Box()
+    with memguard.scope("fold 3", action="off") as found:
+        for groups in (None, [None, {"params": 3}]):
+            optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+            optimizer.param_groups = groups  # type: ignore[assignment]
+            box.put(optimizer)
+        del optimizer
+    assert not found.report.failures
+    assert "2 optimizers" in found.findings[0].summary
+
+
+def test_at_the_end_of_a_program_a_failure_of_ours_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is raised out of the exit."""
+    thing = Thing()
+    memguard.expect_freed(thing, "the thing")
+    with monkeypatch.context() as patch:
+        spot = Spot("memguard.expectations:why_alive", ("expectations",))
+        Fault(spot, KINDS["ValueError"], MOMENTS["always"]).install(patch)
+        expectations.tell_left()
+    assert "expectations" in capsys.readouterr().err
+
+
+class Trials:
+    """Blocks in two threads, the second within the time of the first."""
+
+    def __init__(self) -> None:
+        self.scopes: dict[str, memguard.Scope] = {}
+        self.made, self.ended = threading.Event(), threading.Event()
+        self.box, self.thing = Box(), Thing()
+
+    def first(self) -> None:
+        """Begins first and ends last; keeps nothing but its own variable."""
+        with memguard.scope("first", action="off") as self.scopes["first"]:
+            mine = Mlp()
+            self.made.set()
+            assert self.ended.wait(10)
+        assert mine.head
+
+    def second(self) -> None:
+        """Leaves a model in a box."""
+        with memguard.scope("second", action="off") as self.scopes["second"]:
+            assert self.made.wait(10)
+            model = Mlp()
+            self.box.put(model)
+            memguard.expect_freed(self.thing, "the second's thing")
+            del model
+        self.ended.set()
+
+
+def test_blocks_in_threads_are_not_blamed_for_one_another() -> None:
+    """Each tells of its own model alone, and asks for what was expected in its own thread."""
+    trials = Trials()
+    threads = [threading.Thread(target=one) for one in (trials.first, trials.second)]
+    threads[1].start()
+    threads[0].start()
+    for thread in threads:
+        thread.join()
+    told = {
+        name: [
+            (one.summary.replace(" was", ",").partition(",")[0], one.holders[0].name)
+            for one in found.findings
+        ]
+        for name, found in trials.scopes.items()
+    }
+    assert told["first"] == [("first leaves 1 module behind", "mine")]
+    assert ("second leaves 1 module behind", "self.box.content") in told["second"]
+    assert [name for name, _ in told["second"] if "thing" in name] == ["the second's thing"]
+
+
+def test_a_thread_that_the_block_has_started_works_for_it() -> None:
+    """What its functions still hold when the block ends was left behind by the block."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold(thing: torch.nn.Module) -> None:
+        held.set()
+        assert done.wait(10)
+        assert thing.training
+
+    with memguard.scope("fold 3", action="off") as found:
+        thread = threading.Thread(target=hold, args=(Mlp(),))
+        thread.start()
+        assert held.wait(10)
+    done.set()
+    thread.join()
+    assert len(found.findings) == 1
 
 
 # --- graphs kept for long ---

@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -234,6 +235,26 @@ def read_locals(frame: FrameType) -> dict[str, Any]:
             for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
                 values.pop(name, None)
     return copy
+
+
+def own_variables(threads: Iterable[int]) -> list[Any]:
+    """What functions running in these threads have in variables of their own.
+
+    Variables that functions share, and those of modules, are left out: anybody may have put there
+    what they hold. Hold the result no longer than needed.
+    """
+    found: list[Any] = []
+    snapshot = sys._current_frames()
+    for ident in threads:
+        frame = snapshot.get(ident)
+        while frame is not None:
+            code = frame.f_code
+            if code.co_flags & _OPTIMIZED and not is_own_file(code.co_filename):
+                shared = {*code.co_cellvars, *code.co_freevars}
+                found += [one for name, one in read_locals(frame).items() if name not in shared]
+            frame = frame.f_back
+    snapshot.clear()
+    return found
 
 
 def plain_integers(values: dict[str, Any] | None) -> dict[str, int]:

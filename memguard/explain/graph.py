@@ -13,7 +13,7 @@ from memguard import _torch
 from memguard._heap import family, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
-# sensors.canaries.MAX_TOUCHED. A chain as deep as this is still freed safely on an 8 MB stack.
+# sensors.touched. A chain as deep as this is still freed safely on an 8 MB stack.
 MAX_NODES = 1000
 
 

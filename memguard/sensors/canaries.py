@@ -13,15 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from memguard import _torch
+from memguard.sensors import touched
 from memguard.sensors.marks import Cohorts
 
-# A node that was ever touched from Python is freed recursively, and a chain of some 20,000 of them
-# overflows an 8 MB stack (measured on torch 2.13; a tenth of that is safe on a 1 MB thread stack).
-# So no more than this many canaries are ever alive together,
+# A node that was ever touched from Python is freed recursively, see `touched`. So no more than this
+# many canaries are ever alive together; looks into graphs that are alive draw on what is left.
 MAX_TOUCHED = 1000
-
-# and no more nodes than this have been touched by looks into graphs that are still alive.
-MAX_LOOKED = 8000
 
 # Threads that are remembered; of a server that has one for each request these stand for all.
 MAX_CALLERS = 256
@@ -58,6 +55,7 @@ class Canaries:
     """
 
     __slots__ = (
+        "__weakref__",
         "_in_latest",
         "_latest",
         "_looked",
@@ -77,6 +75,12 @@ class Canaries:
         self._token = object()
         self._latest, self._in_latest = -1, 0
         self._looked: dict[int, int] = {}
+        touched.join(self)
+
+    @property
+    def touched(self) -> int:
+        """Nodes that were touched and are alive, as far as is known."""
+        return len(self.cohorts) + sum(list(self._looked.values()))
 
     def place(
         self, step: int, tensors: Iterable[Any], label: str = "", latest: int | None = None
@@ -127,7 +131,7 @@ class Canaries:
 
     def _weigh(self) -> None:
         self._room = MAX_TOUCHED - len(self.cohorts)
-        self.full = self._room <= 0 or sum(self._looked.values()) >= MAX_LOOKED
+        self.full = self._room <= 0 or not touched.room()
 
     def survey(self, step: int) -> tuple[list[int], list[int]]:
         """(steps whose graphs are alive, ages of those that died since the last survey)."""

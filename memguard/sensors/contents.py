@@ -23,18 +23,43 @@ def tensors_of(item: Any) -> Iterator[Any]:
             gradient = door.gradient_of(tensor)
             yield from (one for one in (tensor, gradient) if one is not None)
     elif _kinds.is_optimizer(item):
-        for state in list(item.state.values()):
-            values = state.values() if isinstance(state, dict) else ()
-            yield from (v for v in values if _kinds.is_tensor_type(type(v)))
+        yield from states_of(item)
+
+
+def states_of(optimizer: Any) -> list[Any]:
+    """The tensors that an optimizer keeps for its parameters, as far as it has the usual form."""
+    state = _attribute(optimizer, "state")
+    tables = list(state.values()) if isinstance(state, dict) else []
+    values = [v for table in tables if isinstance(table, dict) for v in table.values()]
+    return [one for one in values if _kinds.is_tensor_type(type(one))]
 
 
 def stepped_by(optimizer: Any) -> Iterator[Any]:
     """The parameters that an optimizer steps, and their gradients."""
     door = _kinds.torch_door()
-    for group in list(optimizer.param_groups):
-        for parameter in group["params"]:
-            gradient = door.gradient_of(parameter)
-            yield from (one for one in (parameter, gradient) if one is not None)
+    for parameter in _parameters_of(optimizer):
+        gradient = door.gradient_of(parameter)
+        yield from (one for one in (parameter, gradient) if one is not None)
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    """As far as its groups have the usual form."""
+    groups = _attribute(optimizer, "param_groups")
+    usual = [one for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
+    held = [group.get("params") for group in usual]
+    values = [one for params in held if isinstance(params, list) for one in params]
+    return [one for one in values if _kinds.is_tensor_type(type(one))]
+
+
+def _attribute(optimizer: Any, name: str) -> Any:
+    """An attribute, which wrappers of optimizers have as a property; None where it fails."""
+    own = getattr(optimizer, "__dict__", {})
+    if name in own:
+        return own[name]
+    try:
+        return getattr(optimizer, name, None)
+    except Exception:  # a property of the user's
+        return None
 
 
 def modules_of(module: Any) -> Iterator[Any]:

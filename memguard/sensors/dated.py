@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from memguard import _torch
+from memguard.sensors import touched
 
 # Nodes touched in one look. Enough to cross a step of a mid-sized model; a graph this deep is
-# still freed safely (see sensors.canaries.MAX_TOUCHED for what deep costs).
+# still freed safely (see sensors.touched for what deep costs).
 MAX_NODES = 1500
 
 # Reaching further back than this many steps is old enough; the look ends there.
@@ -36,7 +37,8 @@ def steps_reached(
     pending = [node for tensor in tensors if (node := _torch.node_of(tensor)) is not None]
     seen: set[Any] = set()
     steps: set[int] = set()
-    while pending and len(seen) < MAX_NODES:
+    budget = min(MAX_NODES, touched.room())
+    while pending and len(seen) < budget:
         node = pending.pop()
         if node in seen:
             continue

@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 
 from memguard import _storage, _torch
 from memguard.ledgers import RowName
+from memguard.sensors import touched
 from memguard.sensors.holdings import Holdings
-
-# A touched node is freed recursively (see `canaries.MAX_TOUCHED`), so of graphs that are still
-# alive ledgers together touch no more nodes than this: several forward passes of usual models.
-MAX_TOUCHED = 6000
 
 # Names that wrappers put before a parameter's own.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -21,10 +18,10 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrap
 SEVERAL = "several modules"
 
 
-class _Mark:
+class _Mark(touched.Life):
     """Put into every node of one walk, so that it lives as long as any of them does."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
 
 
 # Walks some of whose nodes were alive when last asked, each with the nodes it touched.
@@ -104,6 +101,7 @@ class _Walk:
         self._seen.clear()
         if self._touched:
             _walks.append((weakref.ref(self._mark), self._touched))
+            touched.note(self._mark, self._touched)
 
     def _begin(self, tensor: Any) -> list[Any]:
         """Note the tensor itself, as its node's output; returns the node when it is new."""
@@ -151,7 +149,9 @@ class _Walk:
 
 def _room() -> int:
     _walks[:] = [(mark, nodes) for mark, nodes in _walks if mark() is not None]
-    return max(0, MAX_TOUCHED - sum(nodes for _, nodes in _walks))
+    # Half of what a small stack allows: looks for leaks need the rest.
+    share = min(touched.MOST_OF_LEDGERS, touched.most() // 2)
+    return max(0, min(touched.room(), share - sum(nodes for _, nodes in _walks)))
 
 
 def parts_of(modules: Iterable[Any]) -> dict[int, str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from memguard import _torch
+from memguard.sensors import touched
 
 # Graphs sampled of one module, and living modules of which they are.
 MAX_SAMPLES = 6
@@ -58,7 +59,8 @@ class Sample:
         self._handles: list[Any] = []
         seen = set(roots)
         pending = list(roots)
-        while pending and len(self._handles) < MAX_NODES:
+        budget = min(MAX_NODES, touched.room())
+        while pending and len(self._handles) < budget:
             node = pending.pop()
             if _torch.node_sequence(node) is None:
                 # It adds up a parameter's gradient, and is shared by all its graphs.
@@ -69,6 +71,7 @@ class Sample:
                 if following not in seen:
                     seen.add(following)
                     pending.append(following)
+        touched.note(ear, len(self._handles))
         self.cut = bool(pending)
 
     @property
