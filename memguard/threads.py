@@ -10,12 +10,15 @@ import threading
 from collections.abc import Set as AbstractSet
 from types import CodeType, FrameType
 
+from memguard import _computing
+
 # By thread, the loops that ran in it.
 _loops: dict[int, set[int]] = {}
 
 
 def is_alone(loop: int) -> bool:
     """Note that `loop` runs in this thread; whether no other living thread runs a watched loop."""
+    _computing.note()
     _loops.setdefault(threading.get_ident(), set()).add(loop)
     if len(_loops) > 1:
         # The numbers alone: among the frames is this one, and to hold it would make a cycle that

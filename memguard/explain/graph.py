@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memguard import _torch
+from memguard import _computing, _torch
 from memguard._heap import family, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
@@ -193,6 +193,7 @@ def _saved(
     seen = set(pending)
     storages: dict[int, int] = {}
     ignored = set(ignored_storages)
+    is_readable = not _computing.others()
     nodes = looked = 0
     while pending and looked < budget:
         node = pending.pop()
@@ -202,7 +203,8 @@ def _saved(
             continue
         if made == step:
             nodes += 1
-            _weigh_saved(node, storages, ignored)
+            if is_readable:
+                _weigh_saved(node, storages, ignored)
         for following in _torch.next_nodes(node):
             if following not in seen:
                 seen.add(following)

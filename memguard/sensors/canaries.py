@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memguard import _torch
+from memguard import _computing, _torch
 from memguard.sensors import touched
 from memguard.sensors.marks import Cohorts
 
@@ -109,6 +109,7 @@ class Canaries:
 
     def note_caller(self) -> None:
         """A model was called in this thread."""
+        _computing.note()
         if len(self.callers) < MAX_CALLERS:
             self.callers.add(threading.get_ident())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from memguard import _storage, _torch
+from memguard import _computing, _storage, _torch
 from memguard.ledgers import RowName
 from memguard.sensors import touched
 from memguard.sensors.holdings import Holdings
@@ -64,9 +64,14 @@ def claim_saved(
         parts: by identity of a parameter, the part of the model it belongs to.
         is_past: whether a node with this creation number was made in a step that is over.
 
+    Where other threads compute nothing is counted, and the graphs are not complete.
+
     Costs some ten microseconds a node.
     """
     walk = _Walk(holdings, parts, is_past)
+    if _computing.others():
+        walk.graphs.complete = False
+        return walk.graphs
     walk.follow(tensors)
     walk.claim()
     return walk.graphs
