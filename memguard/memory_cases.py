@@ -203,8 +203,10 @@ class MemoryCases:
         if longer is None or longer.gained < NAMED * rise.per_step * steps:
             return None
         located = locate_growing(self._question("tensor", rise, now), longer.tensor, [])
-        size = longer.bytes
+        size, sparse = longer.bytes, lengthening.is_sparse(longer.tensor)
         del longer
+        if located is not None and sparse:
+            located = replace(located, advice=lengthening.sparse_advice(located.place))
         found = [located] if located is not None else []
         return _Told("tensor", words.longer(rise.per_step), found, [size])
 

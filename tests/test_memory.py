@@ -427,6 +427,32 @@ def test_a_peak_that_somebody_resets_makes_no_fragmentation(loop: Loop) -> None:
     assert loop.run(100) == []
 
 
+def test_a_sparse_buffer_is_not_to_be_cut(
+    loop: Loop, heap: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Momentum of sparse gradients gains entries: what is advised can be done."""
+    monkeypatch.setattr(memory_cases, "_named", lambda device: device)
+    table = torch.nn.Embedding(1 << 15, 64, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1, momentum=0.9)
+    size = 0
+
+    def read(step: int) -> list[Allocation]:
+        return [Allocation("cpu", size, 1 << 40, limit=1 << 50, peak=1 << 40)]
+
+    loop.devices = read
+    for _ in range(60):
+        optimizer.zero_grad()
+        table(torch.randint(0, 1 << 15, (4096,))).sum().backward()
+        optimizer.step()
+        size = optimizer.state[table.weight]["momentum_buffer"]._values().numel() * 4
+        if loop.run(1):
+            break
+    holder = loop.cases.found[0].holders[0]
+    assert holder.fix is None
+    assert "SparseAdam" in str(holder.alternative)
+    assert "coalesce()" in str(holder.alternative)
+
+
 def test_a_tensor_that_gets_longer_is_named(
     loop: Loop, heap: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,13 @@ import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Python
 
 from memguard.sensors.host import Host
-from memguard.sensors.workers import Children
+from memguard.sensors.workers import Children, exact_sizes
 
 MIB = 1 << 20
 
@@ -84,6 +85,28 @@ def test_children_of_any_kind_are_found_and_forgotten() -> None:
         assert children.private()[command.pid] > 0
         command.communicate(b"\n")
     assert command.pid not in children.private()
+
+
+def test_exact_sizes_are_asked_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child with much memory takes long to ask: the ones after it count with what they share."""
+    seconds = [0.0]
+
+    class Child:
+        pid = 1
+
+        def name(self) -> str:
+            return "worker"
+
+        def memory_full_info(self) -> SimpleNamespace:
+            seconds[0] += 0.06
+            return SimpleNamespace(uss=1)
+
+        def memory_info(self) -> SimpleNamespace:
+            return SimpleNamespace(rss=9, shared=2)
+
+    parent = SimpleNamespace(children=lambda recursive: [Child() for _ in range(5)])
+    monkeypatch.setattr("psutil.Process", lambda pid: parent)
+    assert [size for _, size in exact_sizes(lambda: seconds[0])] == [1, 1, 7, 7, 7]
 
 
 PROGRAM = """\

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memguard import _torch
+from memguard.explain.advice import Advice
 from memguard.explain.graph import live_tensors
+from memguard.explain.places import Place
 
 # The largest storages that are compared.
 MOST_STORAGES = 256
@@ -67,6 +69,30 @@ def longer_than(before: Storages, device: str) -> Longer | None:
         for at, (size, tensor) in enumerate(fresh)
     ]
     return max(found, key=lambda one: one.gained, default=None)
+
+
+def is_sparse(tensor: Any) -> bool:
+    """Whether a tensor has an entry for each time that something was added to it."""
+    with _torch.without_overrides():
+        return bool(tensor.is_sparse)
+
+
+def sparse_advice(place: Place) -> Advice:
+    """What helps where it is a sparse tensor that gains entries: it cannot be cut."""
+    name = place.expression
+    if place.kind == "state":
+        why = f"{name} has a sparse momentum buffer, to which each step adds its entries anew"
+        ways = (
+            "momentum=0 or torch.optim.SparseAdam for layers with sparse=True",
+            "put momentum_buffer.coalesce() into its place now and then: it adds up equal entries",
+        )
+    else:
+        why = f"{name} is a sparse tensor to which entries are added anew, equal ones as well"
+        ways = (
+            f"{name} = {name}.coalesce() now and then: it adds up equal entries",
+            "a dense tensor where most entries are used",
+        )
+    return Advice(why, None, "; or ".join(ways), ways[0])
 
 
 def _by_storage(device: str) -> dict[int, tuple[int, Any]]:
