@@ -136,6 +136,29 @@ TELLING = [
     *_spots(("watchdog:Watchdog.begin", "watchdog"), settings=(("watchdog", 60),)),
     *_spots(("guard:answer_with", "ask"), settings=(("ask", True),)),
 ]
+ASIDES = [
+    *_spots(
+        ("lints:Lints.stepped", "lints"),
+        ("lints:Lints.look", "lints"),
+        ("expectations:Expectations.look", "expectations"),
+        ("memory:Memory.look", "memory"),
+        ("postmortem:PostMortem.look", "post-mortem"),
+        ("sensors.touched:room", "events, graph judge, dated look, ledger: graphs"),
+        is_late=True,
+    ),
+    *_spots(
+        ("lints:Lints._read", "lints"),
+        ("expectations:Expectations.settle", "expectations"),
+        ("expectations:Expectations.hand_on", "expectations"),
+        ("postmortem:PostMortem.prepare", "post-mortem"),
+        ("guard:bookkeeping.take", "ledger"),
+        ("bookkeeping:claim_states", "ledger: states"),
+        ("bookkeeping:living_tensors", "ledger: living tensors"),
+        ("bookkeeping:claim_saved", "ledger: graphs"),
+        ("bookkeeping:claim_others", "ledger: other tensors"),
+        ("bookkeeping:_host", "ledger: host"),
+    ),
+]
 ENDINGS = _spots(
     ("sensors.census:Census.remove", "census removal"),
     ("sensors.audit:Audit.end", "audit, audit removal"),
@@ -144,7 +167,7 @@ ENDINGS = _spots(
     is_exit=True,
     settings=(("watchdog", 60),),
 )
-SPOTS = [*SENSORS, *JUDGES, *EXPLAINERS, *TELLING, *ENDINGS]
+SPOTS = [*SENSORS, *JUDGES, *EXPLAINERS, *TELLING, *ASIDES, *ENDINGS]
 
 KINDS: dict[str, Callable[[], Exception]] = {
     "ValueError": lambda: ValueError("on purpose"),
