@@ -459,12 +459,14 @@ def test_an_evaluation_without_graphs_is_soon_left_alone() -> None:
         sampled.forward([])
     assert sampled.settled
     assert unused.of(module) is sampled
-    for _ in range(3 * MAX_MODULES):
-        other = nn.Linear(2, 2)  # the one before it has died
-        found = unused.of(other)
-        assert found is not None
-        assert found.module() is other
-        assert found.is_wanting
+    others = [nn.Linear(2, 2) for _ in range(MAX_MODULES)]
+    late = others.pop()
+    assert all(unused.of(other) is not None for other in others)
+    assert unused.of(late) is None
+    others.clear()
+    found = unused.of(late)
+    assert found is not None
+    assert found.is_wanting
     unused.remove()
 
 
@@ -493,17 +495,19 @@ def test_a_second_guard_sees_what_the_first_has_asked() -> None:
 def test_optimizers_that_died_leave_their_places() -> None:
     """A program that makes one for each of many fits has each of them asked."""
     gradients = Gradients()
-    for _ in range(3 * MAX_OPTIMIZERS):
-        model = nn.Linear(2, 2)
-        model(torch.ones(1, 2)).sum().backward()
-        assert gradients.curious
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer.step()
+    model = nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    made = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(MAX_OPTIMIZERS + 1)]
+    late = made.pop()
+    for optimizer in made:
         asked = gradients.stepped(optimizer)
         assert asked is not None
-        assert asked.optimizer() is optimizer
         asked.settled = True
-        del model, optimizer
+    assert gradients.stepped(late) is None
+    del optimizer
+    made.clear()
+    assert gradients.curious
+    assert gradients.stepped(late) is not None
     gradients.remove()
 
 
