@@ -366,6 +366,19 @@ def test_the_step_time_is_a_mean() -> None:
     assert governor.seconds_per_step == 0.5
 
 
+def test_an_explanation_is_no_part_of_the_step_time() -> None:
+    """It takes many times what a small step does, and a forecast would be that much too late."""
+    seconds = Seconds()
+    governor = Governor(0.01, seconds)
+    governor.end_step()
+    seconds.now += 2.0
+    governor.charge(0.0, explaining=2.0)
+    for _ in range(4):
+        seconds.now += 0.5
+        governor.end_step()
+    assert governor.seconds_per_step == 0.5
+
+
 # --- figures ---
 
 

@@ -94,8 +94,12 @@ class Governor:
 
     @property
     def seconds_per_step(self) -> float:
-        """Mean time from one step's end to the next; 0 before two steps have ended."""
-        return (self._last_end - self._first_end) / max(1, self._steps - 1)
+        """Mean time from one step's end to the next; 0 before two steps have ended.
+
+        Without explanations, which take many times what a small step does and come once.
+        """
+        seconds = self._last_end - self._first_end - self.explaining
+        return max(0.0, seconds) / max(1, self._steps - 1)
 
     @property
     def elapsed(self) -> float:
