@@ -128,10 +128,10 @@ def test_a_call_inside_the_loop_reads_no_settings_anew(monkeypatch: pytest.Monke
     model, optimizer = MLP.set_up()
     with memguard.watch(model, optimizer, window=3) as guard:
         monkeypatch.setattr(settings, "_from_environment", None)
-        monkeypatch.setattr(settings, "_nearest_pyproject", None)
+        monkeypatch.setattr(settings, "nearest", None)
         assert memguard.watch(model, optimizer) is guard
         monkeypatch.undo()
-        monkeypatch.setattr(settings, "_nearest_pyproject", None)
+        monkeypatch.setattr(settings, "nearest", None)
         assert memguard.watch(model, optimizer, window=3) is guard
 
 
