@@ -69,7 +69,7 @@ class Cases:
         self._creation = creation
         self._parts = parts
         self._graphs = Suspicion(settings.window, settings.patience)
-        self._tensors = Suspicion(settings.window, settings.patience)
+        self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
             canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
         )

@@ -163,9 +163,7 @@ def write(
         failed("report file", error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         named = clean(os.fspath(template), keep_end=True)
-        _mention(
-            f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})", source
-        )
+        mention(f"cannot write report to {named}: {clean(reason)} ({type(error).__name__})", source)
         return None
     return path
 
@@ -175,7 +173,8 @@ def _shown(file: str, source: bool) -> str:
     return file if source or file.startswith("<") else f"<{file}>"
 
 
-def _mention(message: str, source: bool) -> None:
+def mention(message: str, source: bool = True) -> None:
+    """Warn at the user's line with a `MemguardWarning` that no filter turns into an exception."""
     file, line = _users_line()
     with suppress(Exception):  # nor must the telling of it, whatever filters say
         warnings.warn_explicit(

@@ -13,7 +13,7 @@ Watched = Literal["graph", "tensor"]
 # Steps of which it is remembered whether their births could be seen.
 OBSERVED = 128
 
-# Survivors beyond which their number is no measure of time any more; see sensors.marks.MAX_STEPS.
+# Survivors beyond which their number is no measure of growth any more; see sensors.marks.MAX_STEPS.
 MANY = 250
 
 # Survivors by which a told case must have grown before it is looked at again.
@@ -22,6 +22,13 @@ CHECK_AGAIN = 10
 
 class Suspicion:
     """Surveys of one kind of survivor, from the first doubt to a confirmed case.
+
+    Args:
+        window: steps a survivor may outlive its own.
+        patience: growing steps before there is a case.
+        is_grouped: whether those of several steps are met together, as if born in one: then their
+            number says little, and what is held is looked at again when a quarter more steps
+            have ended, too.
 
     Attributes:
         opinion: the judge's last word.
@@ -34,6 +41,7 @@ class Suspicion:
         "_hold_step",
         "_hold_until",
         "_looks",
+        "_many",
         "_newest",
         "_now",
         "_observed",
@@ -45,9 +53,10 @@ class Suspicion:
         "stirs",
     )
 
-    def __init__(self, window: int, patience: int) -> None:
+    def __init__(self, window: int, patience: int, *, is_grouped: bool = False) -> None:
         self.opinion = Opinion("clean", "nothing seen yet")
         self._patience = patience
+        self._many = 0 if is_grouped else MANY
         self._track = Track(window)
         self._observed: dict[int, None] = {}
         self._looks: deque[Look] = deque(maxlen=LOOKS)
@@ -102,8 +111,8 @@ class Suspicion:
         return self._due(Opinion("confirmed", reason, births))
 
     def _due(self, opinion: Opinion) -> Opinion | None:
-        # So many that the sensors forget some: time decides instead of their number.
-        many = len(opinion.births) >= MANY and self._now >= self._hold_step
+        # Where their number is no measure, time decides.
+        many = len(opinion.births) >= self._many and self._now >= self._hold_step
         enough = len(opinion.births) >= self._hold_until or many
         return opinion if opinion.state == "confirmed" and enough else None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
+from memguard import reactions
 from memguard.errors import LeakError, LeakWarning, SettingsError
 from memguard.expectations import tell_left
 from memguard.explain.frames import is_own_file
@@ -110,10 +111,16 @@ def watch(
             )
         return known
     if _process_guard is not None and not _process_guard.closed:
-        if not (_process_guard.is_quiet and _has_other_settings(_process_guard, asked)):
+        has_other = _has_other_settings(_process_guard, asked)
+        if not (_process_guard.is_quiet and has_other):
             # One guard tells of the whole process already. Before `memguard run` the program's own
             # settings stand back.
             if _process_guard.adopt(modules, optimizers):
+                if has_other:
+                    reactions.mention(
+                        f"memguard.watch: its own settings ({', '.join(asked)}) stand back behind "
+                        "those of memguard run; give them as options of memguard run"
+                    )
                 # Once: a loop that asks at every turn would put off its own judgement.
                 _await_word(_process_guard, optimizers)
             return _process_guard

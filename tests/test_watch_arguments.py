@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import memguard
 from memguard import LeakError, LeakWarning, SettingsError, UsageError, settings
 from memguard.guard import Guard
+from memguard.settings import Settings
+from memguard.watching import guard_process
 
 MLP = TASKS[0]
 
@@ -295,3 +297,16 @@ def test_two_guards_without_objects_are_two() -> None:
 
         assert first is not second
         assert (first.report().step, second.report().step) == (1, 0)
+
+
+def test_settings_that_stand_back_behind_memguard_run_are_named() -> None:
+    """Nobody thinks that a limit holds which does not; said once, in a loop as well."""
+    model, optimizer = MLP.set_up()
+    whole = guard_process(Settings.read({}, environ={}, pyproject=None))
+    try:
+        with pytest.warns(memguard.MemguardWarning, match=r"\(max_growth\) stand back"):
+            assert memguard.watch(model, optimizer, max_growth="40MiB") is whole
+        # Once: a second warning would be an error here.
+        assert memguard.watch(model, optimizer, max_growth="40MiB") is whole
+    finally:
+        whole.finish()

@@ -20,7 +20,8 @@ _KEEPING = words(
     "softmax contiguous exp log sqrt abs requires_grad_ pin_memory"
 )
 _REORDERING = words("sorted list tuple set reversed")
-_PLAIN = frozenset(("float", "int", "bool", "str", "len", "repr", "round"))
+# Functions of Python's own that make something else than a tensor of one.
+PLAIN = words("float int bool str len repr round id hash type format isinstance hasattr callable")
 
 
 def starts_over(value: ast.expr) -> bool:
@@ -105,7 +106,7 @@ def _call_detaches(
         if func.attr in _KEEPING:
             return again(func.value)
     name = dotted(func).rpartition(".")[2]
-    if name in _PLAIN or "detach" in name or "repackage" in name:
+    if name in PLAIN or "detach" in name or "repackage" in name:
         return True
     if name in ("tuple", "list", "dict", "max", "min", "sum", "Variable") and call.args:
         return all(map(again, call.args))

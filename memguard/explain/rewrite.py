@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from memguard.explain.expressions import PLAIN
 from memguard.explain.syntax import UNPARSABLE, dotted, same, words
 from memguard.explain.text import cut
 
@@ -142,7 +143,7 @@ def looks_like_tensor(value: ast.expr) -> bool:
     """Whether a value is likely a tensor, going by its name."""
     name = dotted(value).rpartition(".")[2].lower()
     if isinstance(value, ast.Call):
-        return not cut_off(value) and dotted(value.func) not in ("len", "int", "float", "str")
+        return not cut_off(value) and dotted(value.func) not in PLAIN
     known = _TENSOR | _SCALAR
     return _has_word(name, known) or _has_word(_singular(name), known) or name.endswith("prob")
 
@@ -164,7 +165,7 @@ def cut_off(value: ast.expr) -> bool:
     if isinstance(value.func, ast.Attribute):
         base = value.func.value
         return value.func.attr in _CUT_OFF or (isinstance(base, ast.Call) and cut_off(base))
-    return dotted(value.func) in ("len", "float", "int")
+    return dotted(value.func) in PLAIN
 
 
 def attached_leaves(value: ast.expr) -> Iterator[ast.expr]:
