@@ -22,6 +22,9 @@ _COMPUTING = tuple(
 )
 _MAX_DEPTH = 64
 
+# What a thread that waits for work stands in: a pool's, a server's between two requests.
+_WAITING = ("threading.py", "queue.py", "thread.py", "selectors.py", "connection.py", "socket.py")
+
 # Threads that are remembered at most, the living ones first.
 _MOST = 1024
 
@@ -36,15 +39,25 @@ def note() -> None:
 
 
 def others() -> bool:
-    """Whether another living thread has computed, or does so now (some microseconds a thread)."""
+    """Whether another thread that has computed is at work, or one computes now.
+
+    Costs some microseconds a thread.
+    """
     mine = threading.get_ident()
     frames = sys._current_frames()
     # Among the frames is this one: to keep it would make a cycle that holds the user's variables.
     frames.pop(mine, None)
     try:
-        return not _threads.isdisjoint(frames) or any(map(_computes, frames.values()))
+        return any(
+            (ident in _threads and not _waits(frame)) or _computes(frame)
+            for ident, frame in frames.items()
+        )
     finally:
         frames.clear()
+
+
+def _waits(frame: FrameType) -> bool:
+    return os.path.basename(frame.f_code.co_filename) in _WAITING
 
 
 def _computes(frame: FrameType | None) -> bool:

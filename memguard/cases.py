@@ -182,7 +182,7 @@ class Cases:
         """Whether a training loop's forwards gave the beat although an optimizer has turned up."""
         if self._clock.beat != "forward" or self._clock.optimizer_known:
             return False
-        self._parts.do("discovery", self._sources.discover)
+        self._parts.do("discovery", self._sources.look_for_optimizer)
         return self._clock.optimizer_known and any(
             map(discovery.is_training, self._sources.roots())
         )

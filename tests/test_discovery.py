@@ -481,3 +481,17 @@ def test_a_spawned_process_is_known_while_it_imports_its_program(
     assert not _process.is_child()
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     assert _process.is_child()
+
+
+def test_an_optimizer_of_another_model_says_nothing_of_the_watched_one() -> None:
+    """A server that keeps a trained model beside the one it serves is judged by its forwards."""
+    trained = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+    served = nn.Linear(4, 4)
+    kept = []
+    with memguard.watch(served) as guard, pytest.raises(memguard.LeakError):
+        for _ in range(40):
+            kept.append(served(torch.ones(2, 4)))
+
+    assert guard.steps < 20
+    assert optimizer.param_groups

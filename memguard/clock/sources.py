@@ -153,6 +153,15 @@ class Sources:
         if any(stepped & discovery.parameter_ids_of(module) for module in modules):
             self._clock.knows_optimizer()
 
+    def look_for_optimizer(self) -> None:
+        """Look through the heap for an optimizer of what is watched: its forwards are no steps."""
+        if self._everything:
+            self.discover()
+            return
+        own = set().union(*map(discovery.parameter_ids_of, self.roots()))
+        if any(own & discovery.parameter_ids(optimizer) for optimizer in discovery.find()[1]):
+            self._clock.knows_optimizer()
+
     def roots(self) -> list[Any]:
         """The root modules still alive."""
         alive = [reference() for reference in self._roots.values()]
