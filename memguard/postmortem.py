@@ -34,7 +34,7 @@ SET_ASIDE = 24 << 20
 
 # Looks that are remembered; seconds between those at the least, and as a share of the time watched
 # (reading takes some 30 microseconds).
-MOMENTS, MOMENTS_EVERY, MOMENTS_SHARE = 32, 0.05, 1 / 256
+MOMENTS, MOMENTS_EVERY, MOMENTS_SHARE = 32, 0.5, 1 / 256
 
 # Seconds between questions whether the end is near.
 NEAR_EVERY = 0.5
