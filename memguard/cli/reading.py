@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from memguard.errors import ReportError
@@ -35,8 +37,15 @@ def read(file: str, command: str) -> Report | None:
 
 def write(text: str) -> None:
     """Write to standard output, whatever its encoding; a reader that leaves early is no error."""
-    try:
+    with readers_may_leave():
         print(fit(text, sys.stdout.encoding), flush=True)
+
+
+@contextlib.contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """Inside, what is written and flushed may be more than the reader wants."""
+    try:
+        yield
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python flushes once more at exit: to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING
 
-from memguard.cli.reading import WRONG_USAGE, read
+from memguard.cli.reading import WRONG_USAGE, read, readers_may_leave
 from memguard.records import Report
 from memguard.report import data, text
 
@@ -44,11 +43,8 @@ def run(args: argparse.Namespace) -> int:
     report = read(args.file, "memguard show")
     if report is None:
         return WRONG_USAGE
-    try:
+    with readers_may_leave():
         _write(report, args.format, _COLOR[args.color])
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python flushes once more at exit: to nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
