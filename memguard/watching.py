@@ -202,11 +202,6 @@ def open_guards() -> list[Guard]:
     return [*_guards.values(), *([_process_guard] if _process_guard is not None else [])]
 
 
-def newest_guard() -> Guard | None:
-    """The open guard that was opened last; None when nothing is watched."""
-    return next((guard for guard in reversed(open_guards()) if not guard.closed), None)
-
-
 def _forget(guard: Guard) -> None:
     global _process_guard
     for key in [key for key, known in _guards.items() if known is guard]:
