@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memguard.clock.beats import EVALUATION_FLOOR, STRAY_FLOOR, UNUSED_AFTER, Clock, Leader
+from memguard.clock.beats import (
+    EVALUATION_FLOOR,
+    STRAY_BEFORE_FIRST,
+    STRAY_FLOOR,
+    UNUSED_AFTER,
+    Clock,
+    Leader,
+)
 
 
 def play(clock: Clock, events: str) -> list[bool]:
@@ -107,7 +114,24 @@ def test_training_forwards_that_never_lead_to_a_step_become_the_beat() -> None:
     """A model left in training mode is evaluated: after long enough its forwards count."""
     clock = Clock()
     clock.knows_optimizer()
+    play(clock, "FBO")
     play(clock, "F" * (STRAY_FLOOR + 10))
+    assert clock.step == 1 + 10
+
+
+def test_a_first_step_may_need_thousands_of_forwards() -> None:
+    """A cell called for each character of a text: what no optimizer has measured is waited for."""
+    clock = Clock()
+    clock.knows_optimizer()
+    play(clock, ("F" * 4_000 + "BO") * 2)
+    assert clock.step == 2
+
+
+def test_an_optimizer_that_never_steps_is_not_waited_for_for_ever() -> None:
+    """A model loaded with its optimizer, in training mode, and only called."""
+    clock = Clock()
+    clock.knows_optimizer()
+    play(clock, "F" * (STRAY_BEFORE_FIRST + 10))
     assert clock.step == 10
 
 

@@ -17,9 +17,12 @@ from memguard.clock.tape import BACKWARD, EVALUATION, GRADIENT, MANUAL, OPTIMIZE
 Beat = Literal["none", "manual", "optimizer", "backward", "forward"]
 
 # Forwards without an optimizer step that make a training loop with a known optimizer count as one
-# that will not step again: four times what it ever needed, and more than any usual rollout.
+# that will not step again: four times what it ever needed, and more than any usual rollout. Before
+# its first step nothing tells what it needs, and a cell called for each character of a long text is
+# called thousands of times.
 STRAY_FACTOR = 4
 STRAY_FLOOR = 256
+STRAY_BEFORE_FIRST = 4096
 
 # An evaluation forward is a beat once this many came without an optimizer step, or twice as many as
 # usual between steps: a teacher or a target network in evaluation mode is no evaluation loop.
@@ -172,7 +175,8 @@ class Clock:
         return self.optimizer_known and (self.optimizer_steps > 0 or self.backwards < UNUSED_AFTER)
 
     def _is_stray(self) -> bool:
-        limit = max(STRAY_FLOOR, STRAY_FACTOR * self._most_forwards)
+        floor = STRAY_FLOOR if self.optimizer_steps else STRAY_BEFORE_FIRST
+        limit = max(floor, STRAY_FACTOR * self._most_forwards)
         return self._forwards_since_step > limit
 
     def _is_side_network(self) -> bool:
