@@ -1,12 +1,15 @@
 """What watching costs: watched and bare steps of one loop, interleaved in one process.
 
-    python benchmarks/overhead.py [--rounds N] [--json FILE]
+    python benchmarks/overhead.py [--processes N] [--rounds N] [--json FILE]
 
 The same model, data and optimizer make watched (W) and bare (B) steps in turn, W B B W; for a bare
 step the guard's hooks and its collector callback are taken out of torch's and Python's tables, and
-put back afterwards, outside the time that is measured. A round is 118 watched and as many bare
+put back afterwards, outside the time that is measured. A round is 194 watched and as many bare
 steps, twice the rhythm of the guard's looks, and gives one ratio of times. All of it lies behind
 the first 128 steps, in which the guard looks closely; what those cost is told apart.
+
+As its memory happens to lie, a process may be faster or slower by a percent, its watched steps by
+another than its bare ones. So several processes measure, and the median of theirs counts.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import gc
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -137,9 +141,9 @@ class Cost:
     Attributes:
         objects: objects the collector tracks.
         step: milliseconds of a bare step that nothing disturbs.
-        ratio: median over the rounds of watched by bare time.
-        low: first quartile of the ratios.
-        high: third quartile of the ratios.
+        ratio: median over the rounds of watched by bare time; of several processes, of theirs.
+        low: first quartile of the ratios; of several processes, the least.
+        high: third quartile of the ratios; of several processes, the most.
         processor: the median ratio in processor time, which other programs disturb less.
         undisturbed: ratio of the tenth percentiles, taken for each place in a round by itself,
             since the guard looks more closely at every so manieth step.
@@ -305,19 +309,56 @@ def told(cost: Cost) -> str:
     )
 
 
+def of_processes(costs: list[Cost]) -> Cost:
+    """What several processes have measured beside the same heap, as one."""
+    each = sorted(costs, key=lambda cost: cost.ratio)
+    middle = each[len(each) // 2]
+
+    def median(name: str) -> float:
+        return statistics.median(getattr(cost, name) for cost in costs)
+
+    return replace(
+        middle,
+        ratio=median("ratio"),
+        low=each[0].ratio,
+        high=each[-1].ratio,
+        processor=median("processor"),
+        undisturbed=median("undisturbed"),
+        own=median("own"),
+        close=median("close"),
+    )
+
+
+def in_a_process(objects: int, rounds: int) -> Cost:
+    """What a process of its own measures."""
+    command = [sys.executable, __file__, "--beside", str(objects), "--rounds", str(rounds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return Cost(**json.loads(done.stdout))
+
+
 def main() -> None:
     """Measure beside a small and a large heap, and print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    rounds = f"rounds of {2 * ROUND} steps a heap"
-    parser.add_argument("--rounds", type=int, default=15, help=rounds)
+    parser.add_argument("--processes", type=int, default=7, help="processes that measure in turn")
+    rounds = f"rounds of {2 * ROUND} steps a heap, in each process"
+    parser.add_argument("--rounds", type=int, default=4, help=rounds)
+    parser.add_argument(
+        "--beside", type=int, metavar="OBJECTS", help="measure here, beside one heap"
+    )
     parser.add_argument("--json", help="file to write the figures to")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.beside is not None:
+        print(json.dumps(asdict(measure(options.beside, options.rounds))))
+        return
     print(f"torch {torch.__version__}, Python {platform.python_version()}, one thread")
-    costs = []
-    for objects in HEAPS:
-        costs.append(measure(objects, options.rounds))
-        print(told(costs[-1]), flush=True)
+    measured: dict[int, list[Cost]] = {objects: [] for objects in HEAPS}
+    for _ in range(options.processes):
+        for objects in HEAPS:
+            measured[objects].append(in_a_process(objects, options.rounds))
+    costs = [of_processes(each) for each in measured.values()]
+    for cost in costs:
+        print(told(cost), flush=True)
     found = []
     for objects in HEAPS:
         print(f"microseconds an event, {objects:,} objects:")

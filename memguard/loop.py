@@ -241,13 +241,11 @@ class WatchedLoop:
         events = self._tape.take_off()
         if not events:
             return
-        ended, is_end = 0, False
-        for event, source in events:
-            if event == OPTIMIZER:
-                self._sources.mark_stepped(source)
-            is_end = self.clock.hear(event, source)
-            if is_end:
-                ended += 1
+        before = self.clock.step
+        is_end = self.clock.hear_all(events)
+        for source in {source for event, source in events if event == OPTIMIZER}:
+            self._sources.mark_stepped(source)
+        ended = self.clock.step - before
         self.governor.count(ended)
         self._pace.woken(len(events), self.clock.step, within=not is_end)
 

@@ -31,16 +31,16 @@ from memguard.settings import Settings
 LEAST_GAP, MOST_GAP, GAP_SHARE = 0.001, 5.0, 1 / 256
 
 # Share of the overhead that reading levels may have.
-PART = 0.1
+PART = 0.05
 
 # The same share of the time in the first steps (up to `pace.CLOSE_STEPS`), where bugs show.
 CLOSE_SHARE = 0.02
 
 # Seconds between questions to the system for children that `multiprocessing` has not started.
-CHILDREN_EVERY = 10.0
+CHILDREN_EVERY = 30.0
 
 # Seconds for which limits are taken to be as they were.
-LIMITS_EVERY = 10.0
+LIMITS_EVERY = 30.0
 
 # A rise is looked for again when it has lasted so much longer.
 AGAIN = 1 / 32

@@ -13,33 +13,43 @@ from memguard.sensors.governor import FREE_STEPS, Governor
 # at every so manieth step is soon met by a look.
 GAPS = (3, 4, 6)
 
-# The same in the long run, when nothing is in doubt.
-WIDE_GAPS = (17, 19, 23)
+# The same in the long run, when nothing is in doubt: the first of these rhythms whose looks take no
+# more than that part of the budget, or else the last. Where a step takes a tenth of a second, a
+# look at every fourth is not to be measured; where milliseconds, one at every thirtieth is not.
+RHYTHMS = ((GAPS, 0.1), ((7, 9, 13), 0.1), ((17, 19, 23), 0.4))
+WIDE_GAPS = (29, 31, 37)
+
+# Looks whose mean cost counts for that: a dear one now and then is part of it.
+COSTS = 4
 
 # Up to this step looks stay near whatever the budget, some 50 microseconds a step: rare births must
 # be seen several times before fast steps have earned that.
 CLOSE_STEPS = 128
 
 # A look that is due is always taken. What the budget does not pay for makes the next ones later,
-# twice as late each time, up to so many times.
+# twice as late each time, up to so many times and to so many steps.
 MAX_STRETCH = 8
+MAX_GAP = 184
 
 # Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
 DATED_SELDOM = 32
 
 # Share of the budget for dated looks: a large graph takes a millisecond to look into.
-DATED_PART = 0.05
+DATED_PART = 0.03
 
 
 class Pace:
     """Says when a look is due, and lets the tape take the events of the steps before it."""
 
     __slots__ = (
+        "_charged",
+        "_costs",
         "_dated_at",
         "_events",
         "_gaps",
         "_governor",
+        "_is_settled",
         "_look_at",
         "_looked_at",
         "_per_step",
@@ -58,6 +68,10 @@ class Pace:
         self._looked_at = 0
         self._events = 0
         self._stretch = 1
+        self._is_settled = False
+        # What the last looks cost, in seconds, and what had been charged at the last.
+        self._costs: deque[float] = deque(maxlen=COSTS)
+        self._charged = 0.0
         self._per_step = deque((0.0,), maxlen=2)
 
     def heard(self, events: int = 1) -> None:
@@ -97,21 +111,36 @@ class Pace:
 
         Returns the step at whose end it is due.
         """
-        gaps = GAPS if watchful or step <= CLOSE_STEPS else WIDE_GAPS
+        charged = self._governor.sensing
+        self._costs.append(charged - self._charged)
+        self._charged = charged
+        if step > CLOSE_STEPS and not self._is_settled:
+            # Looking closely at first is meant; nothing is owed for it.
+            self._is_settled, self._stretch = True, 1
+            self._governor.begin_anew()
         allowed = self._governor.allows()
         self._stretch = (
             max(1, self._stretch // 2) if allowed else min(MAX_STRETCH, 2 * self._stretch)
         )
+        gaps = GAPS if watchful or step <= CLOSE_STEPS else self._rhythm()
         gap = gaps[next(self._gaps)]
         if self.is_free(step) or (watchful and allowed):
             gap = 1
         elif step > CLOSE_STEPS:
-            gap *= self._stretch
+            gap = min(gap * self._stretch, MAX_GAP)
         self._look_at = step + gap
         self._per_step.append(self._events / max(1, step - self._looked_at))
         self._looked_at, self._events = step, 0
         self.rest(step)
         return self._look_at
+
+    def _rhythm(self) -> tuple[int, ...]:
+        """The steps from look to look that what a look costs here allows for."""
+        cost = sum(self._costs) / len(self._costs)
+        for gaps, part in RHYTHMS:
+            if cost * len(gaps) <= self._governor.earned(part, sum(gaps)):
+                return gaps
+        return WIDE_GAPS
 
     def rest(self, step: int) -> None:
         """Let the tape take the steps after `step` up to the one that is looked at.

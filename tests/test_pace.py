@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import memguard
 from memguard.clock import tape as tapes
-from memguard.clock.beats import Clock
+from memguard.clock.beats import Clock, Leader
 from memguard.clock.tape import (
     BACKWARD,
     EVALUATION,
@@ -25,7 +25,7 @@ from memguard.clock.tape import (
     Tape,
 )
 from memguard.guard import Guard
-from memguard.pace import CLOSE_STEPS, GAPS, WIDE_GAPS, Pace
+from memguard.pace import CLOSE_STEPS, GAPS, MAX_GAP, WIDE_GAPS, Pace
 from memguard.sensors.governor import FREE_STEPS, Governor
 
 SETTLED = CLOSE_STEPS + 3 * sum(GAPS)
@@ -85,11 +85,50 @@ def test_the_clock_hears_from_a_tape_what_it_hears_at_once(seed: int) -> None:
             tape.takes(event, source)
     heard += tape.take_off()
     assert [later.hear(event, source) for event, source in heard] == beats
-    assert (later.step, later.beat, later.forwards) == (
-        at_once.step,
-        at_once.beat,
-        at_once.forwards,
-    )
+    assert state_of(later) == state_of(at_once)
+
+
+def state_of(clock: Clock) -> dict[str, object]:
+    """All that a clock knows."""
+    leaders = {
+        name: (leader._leader, leader._turns)
+        for name, leader in vars(clock).items()
+        if isinstance(leader, Leader)
+    }
+    return {**vars(clock), **leaders}
+
+
+# Steps as loops have them, again and again: plain ones, others that stand in their midst.
+STEPS = (
+    [(TRAINING, 1), (OPTIMIZER, 9)],
+    [(TRAINING, 1), (TRAINING, 1), (TRAINING, 2), (OPTIMIZER, 9)],
+    [(OPTIMIZER, 8), (OPTIMIZER, 9)],
+    [(TRAINING, 1), (EVALUATION, 2), (OPTIMIZER, 9)],
+    [(EVALUATION, 1)],
+    [(BACKWARD, 0), (OPTIMIZER, 8)],
+    [(TRAINING, 1)],
+    [(MANUAL, 0)],
+)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_steps_alike_are_heard_as_one_by_one(seed: int) -> None:
+    """A tape that repeats itself leaves the clock as its events by themselves would."""
+    dice = random.Random(seed)
+    events = [
+        event
+        for _ in range(dice.randrange(2, 12))
+        for event in STEPS[min(dice.randrange(9), dice.randrange(9), 7)] * dice.randrange(1, 40)
+    ]
+    at_once, later = Clock(), Clock()
+    for clock in (at_once, later):
+        clock.await_word(dice.choice((0, 0, 5)) if seed % 3 else 7)
+    later._word_due = at_once._word_due
+    while events:
+        tape, events = events[:128], events[128:]
+        heard = [at_once.hear(*event) for event in tape]
+        assert later.hear_all(tape) == heard[-1]
+        assert state_of(later) == state_of(at_once)
 
 
 def test_steps_between_two_noted_ones_are_dated_evenly() -> None:
@@ -124,22 +163,32 @@ class Time:
         return self.now
 
 
-def paced(steps: int, events: Callable[[int], int], watchful: bool = False) -> list[int]:
-    """Steps that were looked at, when step `n` has so many events and takes 10 ms."""
-    time, tape, looks = Time(), Tape(), []
+def paced(
+    steps: int, events: Callable[[int], int], watchful: bool = False, cost: float = 5e-4
+) -> list[int]:
+    """Steps that were looked at, when step `n` has so many events and takes 10 ms.
+
+    A look takes half a millisecond, or as many seconds as are given.
+    """
+    time, tape, looks, passed = Time(), Tape(), [], 0
     governor = Governor(0.01, time)
     pace = Pace(governor, tape)
     for step in range(1, steps + 1):
         time.now += 0.01
         taken = [tape.takes(TRAINING, 1) for _ in range(events(step))]
         if all(taken):
+            passed += 1
             continue
+        governor.count(passed)
+        passed = 0
         pace.woken(len(tape.take_off()), step - 1, within=taken[0])
         pace.heard(taken.count(False))
         governor.end_step()
         if pace.look_is_due(step):
             looks.append(step)
             pace.looked(step, watchful)
+            if not pace.is_free(step):
+                governor.charge(cost)
         else:
             pace.rest(step)
     return looks
@@ -151,16 +200,34 @@ def gaps_of(looks: list[int]) -> set[int]:
 
 
 def test_looks_grow_rare_as_a_loop_settles() -> None:
-    """Every step at first, every few steps for a while, every twenty or so in the long run."""
+    """Every step at first, every few steps for a while, as rarely as they are dear in the end."""
     looks = paced(1000, lambda step: 2)
     assert looks[:FREE_STEPS] == list(range(1, FREE_STEPS + 1))
     assert gaps_of([look for look in looks if FREE_STEPS < look <= CLOSE_STEPS]) == set(GAPS)
-    assert gaps_of([look for look in looks if look > SETTLED]) == set(WIDE_GAPS)
+    assert gaps_of([look for look in looks if look > SETTLED]) == {17, 19, 23}
+
+
+@pytest.mark.parametrize(
+    ("cost", "gaps"),
+    [(3e-5, GAPS), (9e-5, (7, 9, 13)), (7e-4, (17, 19, 23)), (1e-3, WIDE_GAPS)],
+)
+def test_looks_come_as_often_as_they_are_not_felt(cost: float, gaps: tuple[int, ...]) -> None:
+    """Cheap beside a step of 10 ms they come every few steps, dear ones every thirty."""
+    looks = [look for look in paced(3000, lambda step: 2, cost=cost) if look > SETTLED]
+    assert gaps_of(looks) == set(gaps)
+    share = cost * len(looks) / (0.01 * (looks[-1] - looks[0]))
+    assert share < 0.005
+
+
+def test_looks_that_the_budget_does_not_pay_for_come_rarely_but_come() -> None:
+    """What takes half a step each time is put off, up to a bound."""
+    looks = [look for look in paced(5000, lambda step: 2, cost=5e-3) if look > SETTLED]
+    assert max(WIDE_GAPS) < max(gaps_of(looks)) <= MAX_GAP
 
 
 def test_every_step_is_looked_at_under_suspicion() -> None:
     """As long as the budget allows."""
-    assert paced(300, lambda step: 2, watchful=True) == list(range(1, 301))
+    assert paced(300, lambda step: 2, watchful=True, cost=5e-5) == list(range(1, 301))
 
 
 @pytest.mark.parametrize("period", range(2, 13))

@@ -10,6 +10,7 @@ import bisect
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 from memguard.clock.tape import BACKWARD, EVALUATION, GRADIENT, MANUAL, OPTIMIZER, TRAINING, Event
@@ -114,6 +115,41 @@ class Clock:
             return self.gradient()
         return event == MANUAL and self.manual()
 
+    def hear_all(self, events: Sequence[tuple[Event, int]]) -> bool:
+        """Events in their order; whether the last of them ended a step."""
+        at, begun, is_end = 0, 0, False
+        while at < len(events):
+            is_end = self.hear(*events[at])
+            at += 1
+            if is_end:
+                at += self._hear_again(events[begun:at], events, at)
+                begun = at
+        return is_end
+
+    def _hear_again(
+        self, step: Sequence[tuple[Event, int]], events: Sequence[tuple[Event, int]], at: int
+    ) -> int:
+        """Hear the same step at once as often as it comes again from `at` on; how many events.
+
+        Only plain steps, training forwards and the optimizer that leads: another one of those
+        changes nothing but the counts.
+        """
+        size, forwards = len(step), len(step) - 1
+        if step[-1][0] != OPTIMIZER or self._manual or self.forwards <= self._word_due:
+            return 0
+        if any(event != TRAINING for event, _ in step[:-1]):
+            return 0
+        times = 0
+        while events[at + times * size : at + (times + 1) * size] == step:
+            times += 1
+        self._most_forwards = max(self._most_forwards, forwards if times else 0)
+        self._usual_evaluations.extend((0,) * times)
+        self._forwards_since_backward += times * forwards
+        self.forwards += times * forwards
+        self.optimizer_steps += times
+        self.step += times
+        return times * size
+
     def manual(self) -> bool:
         """The user said that a step ended; from now on nothing else does."""
         self._manual = True
@@ -123,7 +159,8 @@ class Clock:
         """The optimizer with identity `source` stepped."""
         self.optimizer_steps += 1
         self.optimizer_known = True
-        self._most_forwards = max(self._most_forwards, self._forwards_since_step)
+        if self._forwards_since_step > self._most_forwards:
+            self._most_forwards = self._forwards_since_step
         self._forwards_since_step = 0
         self._usual_evaluations.append(self._evaluations_since_step)
         self._evaluations_since_step = 0

@@ -68,8 +68,12 @@ class Governor:
         if self._steps == 1:
             self._first_end = self._last_end
         if self._steps > FREE_STEPS and self._governed_from is None:
-            self._governed_from = self._clock()
-            self._free_sensing = self.sensing
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """From now on the share must pay for looks; for none of those before."""
+        self._governed_from = self._clock()
+        self._free_sensing = self.sensing
 
     def earns(self, cost: float, seconds: float) -> bool:
         """Whether the share of so many seconds pays for `cost` seconds."""
@@ -84,8 +88,12 @@ class Governor:
 
     def steps_to_earn(self, part: float, cost: float) -> int:
         """Steps until that part of the budget has paid for `cost` seconds; at most `MAX_WAIT`."""
-        each = part * self._share * self.seconds_per_step
+        each = self.earned(part, 1)
         return int(min(MAX_WAIT, cost / each)) if each > 0 else 0
+
+    def earned(self, part: float, steps: int) -> float:
+        """Seconds that so many steps add to that part of the budget."""
+        return part * self._share * steps * self.seconds_per_step
 
     @property
     def spent(self) -> float:

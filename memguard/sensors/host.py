@@ -6,6 +6,9 @@ import os
 import sys
 from typing import Any
 
+# Where Linux tells this process's memory, in pages: all, resident, shared.
+_STATM = "/proc/self/statm"
+
 
 class Host:
     """Reads this process's memory through psutil (12 microseconds a read on Linux).
@@ -14,12 +17,13 @@ class Host:
     milliseconds in a large one, as the kernel walks all of its pages.
     """
 
-    __slots__ = ("_process",)
+    __slots__ = ("_page", "_process")
 
     def __init__(self) -> None:
         import psutil
 
         self._process: Any = psutil.Process(os.getpid())
+        self._page = os.sysconf("SC_PAGE_SIZE") if os.path.exists(_STATM) else 0
 
     def resident(self) -> int:
         """Bytes resident in RAM."""
@@ -30,8 +34,19 @@ class Host:
         return int(self._process.memory_info().vms)
 
     def private(self) -> int:
-        """Bytes in RAM that belong to this process alone, see `private_of`."""
-        return private_of(self._process)
+        """Bytes in RAM that belong to this process alone, see `private_of`.
+
+        Between steps, with cold caches, psutil takes a hundred microseconds for what one small file
+        says, so that is read where it stands.
+        """
+        if not self._page:
+            return private_of(self._process)
+        file = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            told = os.read(file, 256).split()
+        finally:
+            os.close(file)
+        return (int(told[1]) - int(told[2])) * self._page
 
 
 def private_of(process: Any) -> int:
