@@ -164,11 +164,11 @@ class Time:
 
 
 def paced(
-    steps: int, events: Callable[[int], int], watchful: bool = False, cost: float = 5e-4
+    steps: int, events: Callable[[int], int], watchful: bool = False, cost: float = 4e-4
 ) -> list[int]:
     """Steps that were looked at, when step `n` has so many events and takes 10 ms.
 
-    A look takes half a millisecond, or as many seconds as are given.
+    A look takes 400 microseconds, or as many seconds as are given.
     """
     time, tape, looks, passed = Time(), Tape(), [], 0
     governor = Governor(0.01, time)
@@ -209,7 +209,7 @@ def test_looks_grow_rare_as_a_loop_settles() -> None:
 
 @pytest.mark.parametrize(
     ("cost", "gaps"),
-    [(3e-5, GAPS), (9e-5, (7, 9, 13)), (7e-4, (17, 19, 23)), (1e-3, WIDE_GAPS)],
+    [(3e-5, GAPS), (9e-5, (7, 9, 13)), (4e-4, (17, 19, 23)), (1e-3, WIDE_GAPS)],
 )
 def test_looks_come_as_often_as_they_are_not_felt(cost: float, gaps: tuple[int, ...]) -> None:
     """Cheap beside a step of 10 ms they come every few steps, dear ones every thirty."""
