@@ -4,7 +4,7 @@
 
 The same model, data and optimizer make watched (W) and bare (B) steps in turn, W B B W; for a bare
 step the guard's hooks and its collector callback are taken out of torch's and Python's tables, and
-put back afterwards, outside the time that is measured. A round is 194 watched and as many bare
+put back afterwards, outside the time that is measured. A round is 274 watched and as many bare
 steps, twice the rhythm of the guard's looks, and gives one ratio of times. All of it lies behind
 the first 128 steps, in which the guard looks closely; what those cost is told apart.
 

@@ -15,9 +15,9 @@ GAPS = (3, 4, 6)
 
 # The same in the long run, when nothing is in doubt: the first of these rhythms whose looks take no
 # more than that part of the budget, or else the last. Where a step takes a tenth of a second, a
-# look at every fourth is not to be measured; where milliseconds, one at every thirtieth is not.
+# look at every fourth is not to be measured; where milliseconds, one at every fortieth is not.
 RHYTHMS = ((GAPS, 0.1), ((7, 9, 13), 0.1), ((17, 19, 23), 0.25))
-WIDE_GAPS = (29, 31, 37)
+WIDE_GAPS = (41, 43, 53)
 
 # Looks whose mean cost counts for that: a dear one now and then is part of it.
 COSTS = 4

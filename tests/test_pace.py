@@ -212,7 +212,7 @@ def test_looks_grow_rare_as_a_loop_settles() -> None:
     [(3e-5, GAPS), (9e-5, (7, 9, 13)), (4e-4, (17, 19, 23)), (1e-3, WIDE_GAPS)],
 )
 def test_looks_come_as_often_as_they_are_not_felt(cost: float, gaps: tuple[int, ...]) -> None:
-    """Cheap beside a step of 10 ms they come every few steps, dear ones every thirty."""
+    """Cheap beside a step of 10 ms they come every few steps, dear ones every forty."""
     looks = [look for look in paced(3000, lambda step: 2, cost=cost) if look > SETTLED]
     assert gaps_of(looks) == set(gaps)
     share = cost * len(looks) / (0.01 * (looks[-1] - looks[0]))
