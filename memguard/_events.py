@@ -8,14 +8,45 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memguard import _torch
 from memguard._torch import Undo
+
+
+class _Tape(Protocol):
+    """Takes numbers, as many as there is room for."""
+
+    events: list[int]
+    room: int
+
+
+class StepListener:
+    """Who is told of optimizer steps.
+
+    Between looks a step is a number on a tape. It is put there by the one function that torch
+    calls, since what a step costs is the number of functions it goes through, with cold caches.
+
+    Args:
+        tape: takes the numbers.
+        hear: is told of the steps that the tape does not take, and of those of strangers.
+
+    Attributes:
+        known: by identity, an optimizer, held weakly, and the number of its steps; 0 for one that
+            nobody cares for.
+    """
+
+    __slots__ = ("hear", "known", "tape")
+
+    def __init__(self, tape: _Tape, hear: Callable[[Any], None]) -> None:
+        self.tape = tape
+        self.hear = hear
+        self.known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
 class _OptimizerSteps:
@@ -28,26 +59,28 @@ class _OptimizerSteps:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a collection within may close a guard
-        self._listeners: tuple[Callable[[Any], None], ...] = ()
+        self._listeners: tuple[StepListener, ...] = ()
         # One entry for each step under way: appending and popping need no lock.
         self._under_way: list[None] = []
         self._handle: Any = None
 
-    def unlock(self) -> None:
-        """Begin with a lock of its own, in a forked child."""
+    def forked(self) -> None:
+        """Begin with a lock of its own, in a forked child, in which no tape is read."""
         self._lock = threading.RLock()
+        for listener in self._listeners:
+            listener.known = {}
 
-    def add(self, listener: Callable[[Any], None]) -> None:
+    def add(self, listener: StepListener) -> None:
         """Begin to tell `listener` of every step."""
         with self._lock:
             self._listeners = (*self._listeners, listener)
             if self._handle is None:
                 self._handle = register_optimizer_step_post_hook(self._stepped)
 
-    def discard(self, listener: Callable[[Any], None]) -> None:
+    def discard(self, listener: StepListener) -> None:
         """Tell `listener` no more; harmless when it was never told."""
         with self._lock:
-            self._listeners = tuple(other for other in self._listeners if other != listener)
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
             if not self._listeners and not self._under_way and self._handle is not None:
                 self._handle.remove()
                 self._handle = None
@@ -56,8 +89,13 @@ class _OptimizerSteps:
         under_way = self._under_way
         under_way.append(None)
         try:
+            key = id(optimizer)
             for listener in self._listeners:
-                listener(optimizer)
+                known, tape = listener.known.get(key), listener.tape
+                if known is None or len(tape.events) >= tape.room or known[0]() is not optimizer:
+                    listener.hear(optimizer)
+                elif known[1]:
+                    tape.events.append(known[1])
         except RecursionError:
             # The user's own calls have left no room for ours: one event is not heard of.
             return
@@ -85,13 +123,13 @@ _optimizer_steps = _OptimizerSteps()
 
 # Another thread of the parent may have held the lock, and is not in the child to let it go.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_optimizer_steps.unlock)
+    os.register_at_fork(after_in_child=_optimizer_steps.forked)
 
 
-def on_every_optimizer_step(hook: Callable[[Any], None]) -> Undo:
-    """Call `hook(optimizer)` after each step of any optimizer; returns the undo."""
-    _optimizer_steps.add(hook)
-    return functools.partial(_optimizer_steps.discard, hook)
+def on_every_optimizer_step(listener: StepListener) -> Undo:
+    """Tell `listener` of each step of any optimizer, when it is done; returns the undo."""
+    _optimizer_steps.add(listener)
+    return functools.partial(_optimizer_steps.discard, listener)
 
 
 def on_first_module_call(hook: Callable[[Any], None]) -> Undo:

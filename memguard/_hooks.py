@@ -42,9 +42,9 @@ class ModuleHook:
 
     __slots__ = ("__weakref__", "_here", "_hooks", "_seen")
 
-    def __init__(self, seen: Callable[[Any, Any], None], hooks: weakref.ref[Any]) -> None:
+    def __init__(self, module: Any, seen: Callable[[Any, Any], None]) -> None:
         self._seen = seen
-        self._hooks = hooks
+        self._hooks: weakref.ref[Any] = weakref.ref(module._forward_hooks)
         self._here = here
 
     def __call__(self, module: Any, arguments: Any, output: Any) -> None:
@@ -129,7 +129,11 @@ def on_module_call(module: Any, seen: Callable[[Any, Any], None]) -> Undo:
     """
     if _torch.is_scripted(module):
         raise TypeError(f"{type(module).__name__} is TorchScript, whose hooks are compiled")
-    hook = ModuleHook(seen, weakref.ref(module._forward_hooks))
+    return put_in(module, ModuleHook(module, seen))
+
+
+def put_in(module: Any, hook: ModuleHook) -> Undo:
+    """Put a hook into the module it was made for, which can carry it; returns the undo."""
     handle = module.register_forward_hook(hook)
     _placed.add(hook)
 

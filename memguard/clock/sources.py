@@ -24,7 +24,8 @@ from memguard.clock.tape import (
 )
 
 _Result = TypeVar("_Result")
-_Verdict = tuple[weakref.ref[Any], bool]  # an optimizer, and whether it is watched
+# An optimizer, and what stands on the tape for its steps; 0 when it is not watched.
+_Verdict = tuple[weakref.ref[Any], int]
 
 
 class Listener(Protocol):
@@ -46,18 +47,18 @@ class Listener(Protocol):
         """Every watched module and optimizer was collected."""
 
 
-class _Root:
-    """A root module as its hook knows it: nearly every call of it ends here, on the tape.
+class _RootHook(_hooks.ModuleHook):
+    """The hook in a root module: nearly every call of it ends here, on the tape.
 
     What it needs lies together, since finding it costs more than all it does.
     """
 
-    __slots__ = ("_evaluation", "_hear", "_key", "_tape", "_training")
+    __slots__ = ("_evaluation", "_key", "_tape", "_training")
 
-    def __init__(self, tape: Tape, key: int, hear: Callable[[Any, Any], None]) -> None:
+    def __init__(self, module: Any, tape: Tape, hear: Callable[[Any, Any], None]) -> None:
+        super().__init__(module, hear)
         self._tape = tape
-        self._key = key
-        self._hear = hear
+        self._key = id(module)
         self.beats(True)
 
     def beats(self, whether: bool) -> None:
@@ -65,15 +66,23 @@ class _Root:
         self._training = packed(TRAINING if whether else OTHER, self._key)
         self._evaluation = packed(EVALUATION if whether else OTHER, self._key)
 
-    def called(self, module: Any, output: Any) -> None:
-        """The module, or a copy of it that took the hook along, was called."""
-        tape = self._tape
-        if len(tape.events) < tape.room and id(module) == self._key:
-            # `discovery.is_training` and `Tape.takes`, without the calls.
-            training = module.__dict__.get("training", True)
-            tape.events.append(self._training if training else self._evaluation)
-        else:
-            self._hear(module, output)
+    def __call__(self, module: Any, arguments: Any, output: Any) -> None:
+        # `ModuleHook.__call__`, `discovery.is_training` and `Tape.takes`, without the calls.
+        try:
+            if _torch.is_traced() or self._here is not _hooks.here:
+                return
+            tape = self._tape
+            if len(tape.events) < tape.room and id(module) == self._key:
+                training = module.__dict__.get("training", True)
+                tape.events.append(self._training if training else self._evaluation)
+            else:
+                # A step that is looked at, or a copy of the module that took the hook along.
+                self._seen(module, output)
+        except RecursionError:
+            return
+
+
+_torch.keep_from_dynamo(_RootHook.__call__.__code__)
 
 
 class Sources:
@@ -90,9 +99,9 @@ class Sources:
         self._beating: set[int] = set()
         self._undo: list[Undo] = []
         self._root_undo: dict[int, Undo] = {}
-        self._heard: dict[int, _Root] = {}
+        self._heard: dict[int, _RootHook] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
-        self._verdicts: dict[int, _Verdict] = {}
+        self._steps = _events.StepListener(tape, self._optimizer_stepped)
         self._stepped_now: dict[int, weakref.ref[Any]] = {}
         self._stepped_before: dict[int, weakref.ref[Any]] = {}
         self._everything = False
@@ -122,9 +131,9 @@ class Sources:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
             if _torch.is_optimizer(optimizer):
                 self._clock.knows_optimizer()
-        self._verdicts.clear()
+        self._steps.known.clear()
         if not self._undo and (modules or optimizers):
-            self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
+            self._undo.append(_events.on_every_optimizer_step(self._steps))
         named.update((id(item), item) for item in (*modules, *optimizers))
         return True
 
@@ -133,7 +142,7 @@ class Sources:
         self._everything = True
         # A loader's worker calls the transforms of its dataset: that is no loop of its own.
         self._bare_may_beat = not _process.is_child()
-        self._undo.append(_events.on_every_optimizer_step(self._optimizer_stepped))
+        self._undo.append(_events.on_every_optimizer_step(self._steps))
         self._undo.append(_events.on_every_backward(self._went_backward))
         self._undo.append(_events.on_every_compile(self._compiled))
         self._wait()
@@ -212,11 +221,11 @@ class Sources:
         if "_forward_hooks" not in module.__dict__:  # half way through its __init__
             return
         self._roots[key] = weakref.ref(module, self._gone)
-        heard = self._heard[key] = _Root(self._tape, key, self._root_called)
+        hook = self._heard[key] = _RootHook(module, self._tape, self._root_called)
         if discovery.has_parameters(module):
             self._beating.add(key)
         self._choose_beating()
-        self._root_undo[key] = _hooks.on_module_call(module, heard.called)
+        self._root_undo[key] = _hooks.put_in(module, hook)
 
     def _choose_beating(self) -> None:
         for key, root in self._heard.items():
@@ -245,14 +254,12 @@ class Sources:
         if self._here is not _hooks.here:
             return
         key = id(optimizer)
-        known = self._verdicts.get(key)
+        known = self._steps.known.get(key)
         if known is None or known[0]() is not optimizer:
             known = self._safely(self._judge, optimizer)
+            if known is not None and known[1] and self._tape.takes(OPTIMIZER, key):
+                return
         if known is None or not known[1]:
-            return
-        tape = self._tape
-        if len(tape.events) < tape.room:  # `Tape.takes`, without the call
-            tape.events.append(packed(OPTIMIZER, key))
             return
         self._stop_waiting()
         if self._is_search_due:
@@ -262,16 +269,19 @@ class Sources:
 
     def mark_stepped(self, optimizer: int) -> None:
         """Note that the optimizer with this identity stepped in the step that ends next."""
-        known = self._verdicts.get(optimizer)
+        known = self._steps.known.get(optimizer)
         if known is not None:
             self._stepped_now[optimizer] = known[0]
 
     def _judge(self, optimizer: Any) -> _Verdict:
         """Whether an optimizer that steps for the first time is watched."""
         verdict = self._everything or self._concerns(optimizer)
-        if len(self._verdicts) > 1000:  # a sweep that makes optimizers without end
-            self._verdicts = {k: v for k, v in self._verdicts.items() if v[0]() is not None}
-        known = self._verdicts[id(optimizer)] = weakref.ref(optimizer), verdict
+        verdicts = self._steps.known
+        if len(verdicts) > 1000:  # a sweep that makes optimizers without end
+            for dead in [key for key, (reference, _) in verdicts.items() if reference() is None]:
+                del verdicts[dead]
+        number = packed(OPTIMIZER, id(optimizer)) if verdict else 0
+        known = verdicts[id(optimizer)] = weakref.ref(optimizer), number
         if self._everything:
             # It is watched for sure, and what it trains may be new. A search that is too dear now
             # is made at a later step, of whatever optimizer.
@@ -374,7 +384,7 @@ class Sources:
         self._heard.clear()
         self._optimizers.clear()
         self._named.clear()
-        self._verdicts.clear()
+        self._steps.known.clear()
         self._stepped_now.clear()
         self._stepped_before.clear()
         _events.undo_all(undos)
