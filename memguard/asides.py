@@ -13,6 +13,7 @@ from memguard.cases import Cases
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.expectations import Expectations
+from memguard.figures import Seen
 from memguard.lints import Lints
 from memguard.parts import Parts
 from memguard.records import Finding
@@ -21,8 +22,8 @@ from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 
 
-def _nobody(now: int) -> None:
-    """Who is told of looks while nobody asks."""
+def _nobody(now: int, seen: Seen) -> None:
+    """Who is told of readings while nobody asks."""
 
 
 class Asides:
@@ -38,7 +39,7 @@ class Asides:
         governor: pays for what is asked of objects that were declared dead.
 
     Attributes:
-        looked: is called at each look, with the steps ended.
+        read: is called when memory was read, with the steps ended and what was read.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Asides:
         self._expectations = Expectations(
             settings.window, lambda: census.collected_at, cases.add, governor
         )
-        self.looked: Callable[[int], None] = _nobody
+        self.read: Callable[[int, Seen], None] = _nobody
 
     def expect_freed(self, obj: object, name: object) -> None:
         """`obj` must be gone some steps from now.
@@ -82,10 +83,11 @@ class Asides:
         """A look is taken at the end of step `now`; `fresh` are attached tensors it has met."""
         self._parts.do("lints", self._lints.look, now, fresh)
 
-    def end_look(self, now: int) -> None:
-        """The look is over, and holds nothing any more."""
+    def end_look(self, now: int, seen: Seen | None) -> None:
+        """The look is over, and holds nothing any more; `seen` is what memory was read to be."""
         self._parts.do("expectations", self._expectations.look, now)
-        self._parts.do("post-mortem", self.looked, now)
+        if seen is not None:
+            self._parts.do("post-mortem", self.read, now, seen)
 
     def take_explaining(self) -> float:
         """Seconds spent on explanations since the last call, those of the cases included."""
@@ -104,4 +106,4 @@ class Asides:
         """Take every hook out; harmless when done twice."""
         self._parts.do("expectations", self._expectations.hand_on, self._settings)
         self._parts.do("lint removal", self._lints.end)
-        self.looked = _nobody
+        self.read = _nobody

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass
 from typing import Any
 
 from memguard import _torch
 from memguard._version import __version__
+from memguard.sensors.allocator import Allocation
 from memguard.sensors.devices import Backend, used_backends
-from memguard.sensors.host import Host
+from memguard.sensors.host import Host, InUse
 from memguard.sensors.limits import Bound, host_bound
 from memguard.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One reading, for whoever else needs what was read.
+
+    Attributes:
+        host: what the process has in use.
+        devices: what the allocators of the devices in use say.
+    """
+
+    host: InUse
+    devices: tuple[Allocation, ...] = ()
 
 
 class Figures:
@@ -28,9 +43,21 @@ class Figures:
 
     def limit(self, device: str = "cpu") -> int:
         """Bytes the forecast for `device` runs into."""
-        found = self._found_limit(device)
+        return self.wanted_limit(self._found_limit(device))
+
+    def wanted_limit(self, found: int) -> int:
+        """The limit in force where there are `found` bytes: the user may have set a lower one."""
         wanted = self._settings.limit
         return wanted.of(found) if wanted is not None else found
+
+    def host_standing(self, process: InUse) -> tuple[int, int]:
+        """(bytes in use, their limit) of the host, `used` and `limit` at the cost of one.
+
+        Args:
+            process: what the process has in use, as it was just read.
+        """
+        bound = host_bound(process.resident, process.virtual)
+        return self._host_used(process.resident, bound), self.wanted_limit(bound.limit)
 
     def _found_limit(self, device: str) -> int:
         backend = _backend_of(device)
@@ -42,7 +69,13 @@ class Figures:
         return limit if limit is not None else self._bound().limit
 
     def _bound(self) -> Bound:
-        return host_bound(self._host.resident(), self._host.virtual())
+        process = self._host.read()
+        return host_bound(process.resident, process.virtual)
+
+    def _host_used(self, resident: int, bound: Bound) -> int:
+        """Of the host's own limit also what other processes have; of the user's only ours."""
+        own = self._settings.limit is not None
+        return resident if own else max(resident, bound.limit - bound.room)
 
     def room(self) -> int:
         """Bytes of host memory that may still be taken."""
@@ -52,10 +85,7 @@ class Figures:
         """Bytes of `device` in use now: of the host's limit also what other processes have."""
         backend = _backend_of(device)
         if backend is None:
-            if self._settings.limit is not None:
-                return self._host.resident()
-            bound = self._bound()
-            return max(self._host.resident(), bound.limit - bound.room)
+            return self.host_standing(self._host.read())[0]
         return sum(figure["allocated"] for figure in backend.figures() if figure["name"] == device)
 
     def max_growth(self, device: str = "cpu") -> int:

@@ -337,8 +337,7 @@ class WatchedLoop:
             self._expected += self._census.expected_cost()
             self.parts.do("census", self._look, now)
             self.parts.do("tensor judge", self.cases.judge_tensors, now)
-            self.parts.do("memory", self._memory.look, now)
-            self.asides.end_look(now)
+            self.asides.end_look(now, self.parts.do("memory", self._memory.look, now))
         self.parts.do("graph judge", self.cases.judge_graphs, now)
         free = self._pace.is_free(now)
         if free or self._audit.running or self.cases.in_doubt:

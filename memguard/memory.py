@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from memguard.cases import Cases
 from memguard.clock import discovery
 from memguard.clock.sources import Sources
-from memguard.figures import Figures
+from memguard.figures import Figures, Seen
 from memguard.judge.levels import FEWEST, Level, Reading, Rise, goes_on, rise
 from memguard.judge.reserved import Cache, fragmented
 from memguard.judge.verdict import least_worth
@@ -127,15 +127,20 @@ class Memory:
         """Whether a rise is being looked into."""
         return any(watch.probe is not None for watch in self._watches())
 
-    def look(self, now: int) -> None:
-        """Read the levels at the end of step `now` if it is time, and judge them."""
+    def look(self, now: int) -> Seen | None:
+        """Read the levels at the end of step `now` if it is time, and judge them.
+
+        Returns:
+            What was read; None when it was not time.
+        """
         begun = self._clock()
         if begun < self._due and now > FREE_STEPS:
-            return
+            return None
         phase = self._phase()
-        self._host.level.add(Reading(now, begun, self._reads.private(), phase))
+        seen = Seen(self._reads.read(), tuple(allocations(used_backends())))
+        self._host.level.add(Reading(now, begun, seen.host.private, phase))
         self._read_children(now, begun, phase)
-        for allocation in allocations(used_backends()):
+        for allocation in seen.devices:
             self._read_device(allocation, now, begun, phase)
         taken = self._clock() - begun
         gap = max(LEAST_GAP, min(MOST_GAP, (begun - self._begun) * GAP_SHARE))
@@ -145,6 +150,7 @@ class Memory:
         self._due = begun + gap
         for watch in self._watches():
             self._judge(watch, now)
+        return seen
 
     def pause(self) -> None:
         """What is taken from now on until `resume` does not count."""

@@ -18,7 +18,7 @@ from pathlib import PurePath
 
 from memguard import _events, _torch
 from memguard._torch import Undo
-from memguard.figures import Figures
+from memguard.figures import Figures, Seen
 from memguard.judge.levers import advise, leaking_devices
 from memguard.judge.verdict import is_near_the_end
 from memguard.records import Finding, Report
@@ -32,19 +32,15 @@ from memguard.units import format_bytes
 # of it is ever in RAM.
 SET_ASIDE = 24 << 20
 
-# Looks that are remembered; seconds between those at the least, and as a share of the time watched
-# (reading takes some 30 microseconds).
-MOMENTS, MOMENTS_EVERY, MOMENTS_SHARE = 32, 0.5, 1 / 256
-
-# Seconds between questions whether the end is near.
-NEAR_EVERY = 0.5
+# Readings that are remembered; seconds between those at the least.
+MOMENTS, MOMENTS_EVERY = 32, 0.5
 
 # Post-mortems of one guard: a program that looks for the largest batch runs out again and again.
 MOST = 3
 
 
 class PostMortem:
-    """Remembers the last looks of one guard, and writes when memory ends.
+    """Remembers the last readings of one guard, and writes when memory ends.
 
     Args:
         settings: the settings in force; the file stands beside `report`.
@@ -66,7 +62,7 @@ class PostMortem:
         self._report = report
         self._moments: deque[Moment] = deque(maxlen=MOMENTS)
         self._begun = time.monotonic()
-        self._moment_due = self._near_due = 0.0
+        self._moment_due = 0.0
         self._written = 0
         self._was_near = False
         self._process = os.getpid()
@@ -79,31 +75,36 @@ class PostMortem:
             with suppress(OSError, ValueError):
                 self._aside = mmap.mmap(-1, SET_ASIDE)
 
-    def look(self, step: int) -> None:
-        """A look is taken: remember what is in use, and write when the end is near."""
+    def look(self, step: int, seen: Seen) -> None:
+        """Memory was read: remember what is in use, and write when the end is near."""
         now = time.monotonic() - self._begun
         if now < self._moment_due:
             return
-        self._moment_due = now + max(MOMENTS_EVERY, MOMENTS_SHARE * now)
-        memory = self._figures.memory()
-        devices = [(one["name"], one["allocated"]) for one in memory["devices"]]
-        used = (("cpu", memory["host_bytes"]), *devices)
-        self._moments.append(Moment(step, now, used))
-        if devices and self._unhook is None:
+        self._moment_due = now + MOMENTS_EVERY
+        devices = ((one.device, one.allocated) for one in seen.devices)
+        self._moments.append(Moment(step, now, (("cpu", seen.host.resident), *devices)))
+        if seen.devices and self._unhook is None:
             self._unhook = _events.on_device_out_of_memory(self._device_ended)
-        if now >= self._near_due and not self._was_near and self._template is not None:
-            self._near_due = now + NEAR_EVERY
-            self._ask_for_the_end([name for name, _ in used])
+        if not self._was_near and self._template is not None:
+            self._ask_for_the_end(seen)
 
-    def _ask_for_the_end(self, devices: Iterable[str]) -> None:
-        for device in devices:
-            used, limit = self._figures.used(device), self._figures.limit(device)
+    def _ask_for_the_end(self, seen: Seen) -> None:
+        used, limit = self._figures.host_standing(seen.host)
+        if is_near_the_end(used, limit):
+            self._tell_the_end(f"{format_bytes(used)} of {format_bytes(limit)} of the host are")
+        for one in seen.devices:
+            # Activations are gone when a step has ended: what it took is in the peak.
+            used, limit = max(one.allocated, one.peak), self._figures.wanted_limit(one.limit)
             if is_near_the_end(used, limit):
-                self._was_near = True
-                name = "the host" if device == "cpu" else device
-                amounts = f"{format_bytes(used)} of {format_bytes(limit)}"
-                self.write(f"the end is near: {amounts} of {name} are in use")
-                return
+                amounts = f"{format_bytes(used)} of {format_bytes(limit)} of {one.device}"
+                self._tell_the_end(f"{amounts} {'were' if used > one.allocated else 'are'}")
+
+    def _tell_the_end(self, what: str) -> None:
+        if self._was_near:
+            return
+        self._was_near = True
+        at_once = " at the peak of a step" if what.endswith("were") else ""
+        self.write(f"the end is near: {what} in use{at_once}")
 
     def _device_ended(self, device: int, wanted: int, total: int, free: int) -> None:
         self.write(

@@ -22,6 +22,7 @@ from memguard.judge.reserved import RETRIES
 from memguard.memory import LEAST_GAP, MOST_GAP, Memory
 from memguard.records import Finding
 from memguard.sensors.allocator import Allocation
+from memguard.sensors.host import InUse
 from memguard.settings import Settings
 
 LIMIT = 4096 * MIB
@@ -74,7 +75,7 @@ class Loop:
         self.now, self.reads, self.seconds = 0, 0, 0.0
         self.training, self.own_max_growth = True, False
         self.cases = FakeCases()
-        host = SimpleNamespace(private=self._private)
+        host = SimpleNamespace(private=self._private, read=self._read)
         children = SimpleNamespace(private=self._children, find_all=lambda: None)
         for module in (memory, memory_cases):
             monkeypatch.setattr(module, "Host", lambda: host)
@@ -101,6 +102,10 @@ class Loop:
     def _private(self) -> int:
         self.reads += 1
         return int(self.curve(self.now) * MIB)
+
+    def _read(self) -> InUse:
+        size = self._private()
+        return InUse(size, size, size)
 
     def _used(self, device: str) -> int:
         return int(self.curve(self.now) * MIB)
@@ -352,6 +357,18 @@ def test_readings_are_rare(loop: Loop) -> None:
         loop.memory.look(step)
     assert loop.reads < 3600 / MOST_GAP + 2_000
     assert LEAST_GAP < MOST_GAP
+
+
+def test_what_was_read_is_handed_on(loop: Loop) -> None:
+    """One reading serves the judge and the post-mortem; where it is not time there is none."""
+    card = allocation()
+    loop.devices = lambda step: [card]
+    loop.now = 20
+    seen = loop.memory.look(20)
+    assert seen is not None
+    assert (seen.host.resident, seen.devices) == (500 * MIB, (card,))
+    assert loop.reads == 1
+    assert loop.memory.look(21) is None
 
 
 # --- children ---

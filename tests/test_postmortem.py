@@ -13,11 +13,13 @@ from sample_reports import RUNNING_SUM_FINDING
 
 import memguard
 from memguard._kinds import is_out_of_memory
-from memguard.figures import Figures
+from memguard.figures import Figures, Seen
 from memguard.ledgers import Account, Ledger, Row
-from memguard.postmortem import MOMENTS_EVERY, MOST, NEAR_EVERY, PostMortem
+from memguard.postmortem import MOMENTS_EVERY, MOST, PostMortem
 from memguard.records import Finding, Report
 from memguard.report.postmortem import Moment, brief, render
+from memguard.sensors.allocator import Allocation
+from memguard.sensors.host import InUse
 from memguard.settings import Settings
 
 GIB = 1 << 30
@@ -74,16 +76,14 @@ class Machine(Figures):
     def __init__(self) -> None:
         super().__init__(Settings())
         self.in_use = 2 * GIB
+        self.peak = 2 * GIB
 
-    def memory(self) -> dict[str, Any]:
-        devices = [{"name": "cuda:0", "allocated": GIB, "reserved": GIB, "total": 4 * GIB}]
-        return {"host_bytes": self.in_use, "devices": devices}
+    def seen(self) -> Seen:
+        card = Allocation("cuda:0", GIB, self.peak, peak=self.peak, limit=4 * GIB)
+        return Seen(InUse(self.in_use, self.in_use, self.in_use), (card,))
 
-    def used(self, device: str = "cpu") -> int:
-        return self.in_use if device == "cpu" else GIB
-
-    def limit(self, device: str = "cpu") -> int:
-        return 8 * GIB if device == "cpu" else 4 * GIB
+    def host_standing(self, process: InUse) -> tuple[int, int]:
+        return process.resident, 8 * GIB
 
 
 class Job:
@@ -108,8 +108,8 @@ class Job:
 
     def look(self, step: int) -> None:
         """A step ends, long enough after the one before to be looked at."""
-        self.now += max(MOMENTS_EVERY, NEAR_EVERY)
-        self.end.look(step)
+        self.now += MOMENTS_EVERY
+        self.end.look(step, self.machine.seen())
 
 
 @pytest.fixture
@@ -135,6 +135,17 @@ def test_one_is_written_once_when_the_end_is_near(job: Job, tmp_path: Path) -> N
     file.unlink()
     job.look(3)
     assert not file.exists()
+
+
+def test_what_a_step_takes_at_its_peak_is_near_the_end(job: Job, tmp_path: Path) -> None:
+    """When a step ends its activations are gone: with 98 % at the peak the next may be the last."""
+    job.machine.peak = int(0.94 * 4 * GIB)
+    job.look(1)
+    assert not list(tmp_path.iterdir())
+    job.machine.peak = int(0.98 * 4 * GIB)
+    job.look(2)
+    told = (tmp_path / "0-out.postmortem.txt").read_text()
+    assert "3.9 GiB of 4 GiB of cuda:0 were in use at the peak of a step" in told
 
 
 def test_the_short_form_stands_where_there_is_no_memory_for_more(job: Job, tmp_path: Path) -> None:

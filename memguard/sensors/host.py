@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 # Where Linux tells this process's memory, in pages: all, resident, shared.
 _STATM = "/proc/self/statm"
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """What the process has in use at one moment; bytes.
+
+    Attributes:
+        resident: in RAM.
+        virtual: of address space.
+        private: in RAM and of this process alone, see `private_of`.
+    """
+
+    resident: int
+    virtual: int
+    private: int
 
 
 class Host:
@@ -25,13 +41,14 @@ class Host:
         self._process: Any = psutil.Process(os.getpid())
         self._page = os.sysconf("SC_PAGE_SIZE") if os.path.exists(_STATM) else 0
 
+    def read(self) -> InUse:
+        """All that is known of the process, by one reading."""
+        told = self._process.memory_info()
+        return InUse(int(told.rss), int(told.vms), _private(told))
+
     def resident(self) -> int:
         """Bytes resident in RAM."""
         return int(self._process.memory_info().rss)
-
-    def virtual(self) -> int:
-        """Bytes of address space."""
-        return int(self._process.memory_info().vms)
 
     def private(self) -> int:
         """Bytes in RAM that belong to this process alone, see `private_of`.
@@ -58,7 +75,10 @@ def private_of(process: Any) -> int:
     Args:
         process: a `psutil.Process`.
     """
-    told = process.memory_info()
+    return _private(process.memory_info())
+
+
+def _private(told: Any) -> int:
     private = getattr(told, "private", None)  # Windows
     if private is not None:
         return int(private)
