@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memguard import _torch
+from memguard import _modules, _torch
 from memguard._torch import Undo
 
 
@@ -184,7 +184,7 @@ def _after_backward(name: str, first: str, hook: Callable[[Any], None]) -> Undo:
 
 def _known_to_torchscript(original: Any, wrapper: Any) -> Undo:
     """TorchScript knows its builtins by identity: tell it the wrapper's as well."""
-    table = _torch.builtins_of_torchscript()
+    table = _modules.builtins_of_torchscript()
     if id(original) not in table:
         return nothing
     table[id(wrapper)] = table[id(original)]

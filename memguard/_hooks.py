@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
-from memguard import _events, _torch
+from memguard import _events, _modules
 from memguard._torch import Undo, is_traced
 
 _Hooks = dict[int, Any]  # what torch keeps in `module._forward_hooks`
@@ -112,8 +112,8 @@ class _Leaving:
 
 # The hook of a compiled module runs in a frame of its own, between compiled ones. Left to dynamo it
 # would be compiled as what it is while tracing: an empty function.
-_torch.keep_from_dynamo(ModuleHook.__call__.__code__)
-_torch.keep_from_dynamo(_StandIn.__call__.__code__)
+_modules.keep_from_dynamo(ModuleHook.__call__.__code__)
+_modules.keep_from_dynamo(_StandIn.__call__.__code__)
 
 
 def _null_hook() -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def on_module_call(module: Any, seen: Callable[[Any, Any], None]) -> Undo:
     Raises:
         TypeError: the module cannot carry hooks (TorchScript compiles them).
     """
-    if _torch.is_scripted(module):
+    if _modules.is_scripted(module):
         raise TypeError(f"{type(module).__name__} is TorchScript, whose hooks are compiled")
     return put_in(module, ModuleHook(module, seen))
 
@@ -168,7 +168,7 @@ class _Placed:
         with self._lock:
             self._hooks.add(hook)
             if not self._undo:
-                compilers, savers = _torch.script_compilers(), _torch.savers()
+                compilers, savers = _modules.script_compilers(), _modules.savers()
                 self._undo += [_within(one, self._hidden_below) for one in compilers]
                 self._undo += [_within(one, self._all_hidden) for one in savers]
 

@@ -89,6 +89,13 @@ def gradient_of(tensor: Any) -> Any:
     return None if door is None else door.gradient_of(tensor)
 
 
+def storage_of(tensor: Any) -> tuple[int, int]:
+    """(key, bytes) of a tensor's storage; equal keys are one storage."""
+    from memguard import _storage
+
+    return _storage.storage_of(tensor)
+
+
 def without_overrides() -> AbstractContextManager[Any]:
     """Inside, reading a tensor's attributes runs no subclass's and no mode's code."""
     door = torch_door()

@@ -1,4 +1,4 @@
-"""The only door to torch's private or changing parts.
+"""The door to torch's private or changing parts; `_modules` and `_storage` are its wings.
 
 Importing this module imports torch, so only clock, sensors, explain and the guard do, and only
 once a loop is watched. Each private name says in which version it was seen (2.13.0 unless noted)
@@ -13,7 +13,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -305,46 +304,6 @@ def leaf_of(node: Node) -> torch.Tensor | None:
     return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None
 
 
-def storage_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """(key, bytes) of the tensor's storage; equal keys are one storage.
-
-    Sparse tensors count their indices and values. Wrappers without storage count as (0, 0), as do
-    tensors that a compiler traces with, whose sizes are symbols.
-    """
-    try:
-        if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
-        else:
-            parts = sparse_parts(tensor)
-            size = sum(dict(map(storage_of, parts)).values()) if parts else _flat_bytes(tensor)
-            key = id(tensor)
-    except (RuntimeError, NotImplementedError, AttributeError):
-        return 0, 0
-    return (key, size) if type(size) is int else (0, 0)
-
-
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices"),
-    torch.sparse_bsr: ("crow_indices", "col_indices"),
-    torch.sparse_csc: ("ccol_indices", "row_indices"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices"),
-}
-
-
-def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The dense tensors that a sparse one consists of; empty for any other."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    names = _COMPRESSED.get(tensor.layout, ())
-    read: Any = torch.Tensor
-    return tuple(getattr(read, name)(tensor) for name in (*names, "values")) if names else ()
-
-
-def _flat_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def device_name(tensor: torch.Tensor) -> str:
     """`cpu`, `cuda:0`, ..."""
     return str(tensor.device)
@@ -368,78 +327,6 @@ def memory_fraction(index: int) -> float:
 
 # Puts an observer into CUDA's allocator for good, and would start CUDA; seen in 1.13 to 2.13.
 attach_memory_observer: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-
-
-def builtins_of_torchscript() -> dict[int, Any]:
-    """The functions that TorchScript knows by identity; empty where it does not tell."""
-    try:
-        read: Any = torch.jit._builtins._get_builtin_table  # seen in 1.0 to 2.13
-        return cast("dict[int, Any]", read())
-    except Exception:  # scripts that compile these calls are rarer than versions without it
-        return {}
-
-
-def script_compilers() -> list[tuple[Any, str]]:
-    """The module and name of what `torch.jit.script` compiles a module with; empty without it."""
-    recursive: Any = getattr(torch.jit, "_recursive", None)
-    name = "create_script_module"  # seen in 2.13.0
-    return [(recursive, name)] if hasattr(recursive, name) else []
-
-
-def savers() -> list[tuple[Any, str]]:
-    """The module and name of what `torch.save` pickles with; empty without it.
-
-    Then what stands for a hook is saved, and `torch.load` refuses that unless it may load anything.
-    The format of before torch 1.6 saves source text, too, which `torch.load` refuses in any case.
-    """
-    name = "_save"  # seen in 2.13.0
-    return [(torch.serialization, name)] if hasattr(torch.serialization, name) else []
-
-
-def keep_from_dynamo(code: CodeType) -> None:
-    """Have dynamo never compile a function by itself, nor what it calls; inlined it still is."""
-    dynamo: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    mark = getattr(dynamo, "set_code_exec_strategy", None)  # seen in 2.13.0
-    if mark is not None:
-        skip = dynamo._FrameAction.SKIP
-        mark(code, dynamo._FrameExecStrategy(skip, skip))
-
-
-def has_global_forward_hooks() -> bool:
-    """Whether hooks run after every module's forward; taken to be so where torch does not tell."""
-    table = getattr(torch.nn.modules.module, "_global_forward_hooks", True)  # seen in 1.6 to 2.13
-    return bool(table)
-
-
-def is_unused_container(module: torch.nn.Module) -> bool:
-    """Whether the module has no forward of its own (ModuleDict, ModuleList, a bare namespace)."""
-    if is_scripted(module):
-        return False
-    unimplemented = getattr(torch.nn.modules.module, "_forward_unimplemented", None)
-    return type(module).forward is unimplemented or isinstance(
-        module, (torch.nn.ModuleDict, torch.nn.ModuleList)
-    )
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether calls of the module go through torch.compile."""
-    if getattr(module, "_compiled_call_impl", None) is not None:  # seen in 2.3 to 2.13
-        return True
-    return type(module).__name__ == "OptimizedModule"
-
-
-def compiled_frames() -> int:
-    """How many frames dynamo has compiled in this process; 0 when it was never used."""
-    # Two counters, since a program may clear the first; seen in 2.4 to 2.13.
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    total = int(counters["frames"]["total"]) if counters is not None else 0
-    convert = sys.modules.get("torch._dynamo.convert_frame")
-    return total + int(getattr(convert, "FRAME_COUNTER", 0))
-
-
-def is_scripted(module: torch.nn.Module) -> bool:
-    """Whether the module is TorchScript, whose hooks are compiled and must not be touched."""
-    return isinstance(module, torch.jit.ScriptModule)
 
 
 def version() -> str:

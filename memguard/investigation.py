@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from memguard import _torch, unnamed
+from memguard import _storage, _torch, unnamed
 from memguard.explain import cycles
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
@@ -298,7 +298,7 @@ class Investigator:
         with _torch.without_overrides():
             for birth in list(case.births)[-MEASURED_BIRTHS:]:
                 living = self._census.plain.living(birth)
-                sizes = {id(t): _torch.storage_of(t) for t in living}
+                sizes = {id(t): _storage.storage_of(t) for t in living}
                 # The largest first: they are what the search should explain.
                 living.sort(key=lambda tensor: -sizes[id(tensor)][1])
                 scale = self._census.plain.scale(birth)
@@ -318,7 +318,7 @@ class Investigator:
     def _own_storages(self) -> frozenset[int]:
         """Storages of parameters, buffers and gradients: shared by many, retained by no leak."""
         with _torch.without_overrides():
-            return frozenset(_torch.storage_of(tensor)[0] for tensor in self._own_tensors())
+            return frozenset(_storage.storage_of(tensor)[0] for tensor in self._own_tensors())
 
     def _device_of_graphs(self) -> str:
         """The device most attached tensors live on."""
@@ -362,7 +362,7 @@ def _is_elsewhere(located: Located | None) -> TypeGuard[Located]:
 
 def _storage_bytes() -> int:
     with _torch.without_overrides():
-        return sum(dict(_torch.storage_of(tensor) for tensor in live_tensors()).values())
+        return sum(dict(_storage.storage_of(tensor) for tensor in live_tensors()).values())
 
 
 def _holder(located: Located, case: Case, count: int, each: int, ruling: Ruling) -> Holder:

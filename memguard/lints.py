@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memguard import _torch
+from memguard import _storage, _torch
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
@@ -153,8 +153,8 @@ class Lints:
             roots = sampled.forward(attached_outputs(output))
             if not roots or sampled.weight is not None or touched.room() < MAX_NODES:
                 return
-            own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
-            own |= {_torch.storage_of(tensor)[0] for tensor in module.parameters()}
+            own = {_storage.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
+            own |= {_storage.storage_of(tensor)[0] for tensor in module.parameters()}
             (sampled.weight,) = weigh_each([(0, roots)], lambda number: 0, own)
             _note_touched(roots, sampled.weight.looked)
 
@@ -199,7 +199,7 @@ class Lints:
                 # The next backward goes through it: a state that is carried on, which is a leak.
                 self._retaining = None
                 return
-            own = {_torch.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
+            own = {_storage.storage_of(tensor)[0] for tensor in self._sources.own_tensors()}
             nodes = [node for tensor in fresh if (node := _torch.node_of(tensor)) is not None]
             (weight,) = weigh_each([(now - 1, nodes)], self._date, own)
             # The same nodes twice, as far as both have come.

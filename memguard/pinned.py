@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from memguard import _torch
+from memguard import _storage, _torch
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
@@ -49,7 +49,7 @@ class Pinned:
         self._noted = True
         old = [birth for birth in births if now - birth > self._window]
         with _torch.without_overrides():
-            own = frozenset(_torch.storage_of(tensor)[0] for tensor in self._own_tensors())
+            own = frozenset(_storage.storage_of(tensor)[0] for tensor in self._own_tensors())
         question = Question("graph", now, old, self._step_of, self._window, own_storages=own)
         explanation = explain(question)
         if explanation.located:

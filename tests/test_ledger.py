@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import memguard
-from memguard import _storage, _torch
+from memguard import _storage
 from memguard.guard import Guard
 from memguard.ledgers import HOST, Account, Ledger
 from memguard.records import Report
@@ -571,5 +571,5 @@ def test_a_sparse_tensor_weighs_its_entries_everywhere(layout: torch.layout) -> 
 
     counted = sum(one.bytes for one in _storage.storages_of(tensor))
 
-    assert _torch.storage_of(tensor)[1] == counted
+    assert _storage.storage_of(tensor)[1] == counted
     assert 400 <= counted < 4 * 100 * 100

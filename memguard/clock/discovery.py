@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memguard import _torch
+from memguard import _modules, _torch
 from memguard._heap import family, objects_of
 
 # A program with more top-level modules than this (a service with many models) has those with the
@@ -34,7 +34,7 @@ def callable_roots(roots: list[Any]) -> list[Any]:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        if _torch.is_unused_container(module):
+        if _modules.is_unused_container(module):
             pending.extend(_children(module))
         else:
             found.append(module)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from memguard import _events, _hooks, _process, _torch
+from memguard import _events, _hooks, _modules, _process, _torch
 from memguard._torch import Undo
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
@@ -82,7 +82,7 @@ class _RootHook(_hooks.ModuleHook):
             return
 
 
-_torch.keep_from_dynamo(_RootHook.__call__.__code__)
+_modules.keep_from_dynamo(_RootHook.__call__.__code__)
 
 
 class Sources:
@@ -216,7 +216,7 @@ class Sources:
     def _add_root(self, module: Any) -> None:
         key = id(module)
         known = self._roots.get(key)
-        if (known is not None and known() is module) or _torch.is_scripted(module):
+        if (known is not None and known() is module) or _modules.is_scripted(module):
             return
         if "_forward_hooks" not in module.__dict__:  # half way through its __init__
             return
@@ -342,7 +342,7 @@ class Sources:
     def _wait_for_the_next(self) -> None:
         # A server has let go of its model. This may be within any code of torch's, so a table of
         # hooks that it may be walking is left alone.
-        if self._here is _hooks.here and not _torch.has_global_forward_hooks():
+        if self._here is _hooks.here and not _modules.has_global_forward_hooks():
             self._wait()
 
     def _stop_waiting(self) -> None:

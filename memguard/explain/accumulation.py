@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memguard import _kinds, _torch
+from memguard import _kinds, _storage, _torch
 from memguard.explain import capacity, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
@@ -310,7 +310,7 @@ def _is_small_part(value: Any) -> bool:
             own = value.numel() * value.element_size()
         except RuntimeError:  # kinds of tensors that do not tell
             return False
-        return bool(_torch.storage_of(value)[1] >= _SMALL_PART * max(1, own))
+        return bool(_storage.storage_of(value)[1] >= _SMALL_PART * max(1, own))
 
 
 def _is_mixed(path: Sequence[Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from memguard import _computing, _torch
+from memguard import _computing, _storage, _torch
 from memguard._heap import family, objects_of
 
 # Nodes ever touched by one explanation. A touched node is freed recursively; see
@@ -216,6 +216,6 @@ def _weigh_saved(node: Any, storages: dict[int, int], ignored: set[int]) -> None
     for tensor in _torch.saved_tensors(node):
         if tensor.is_leaf and tensor.requires_grad:
             continue
-        key, size = _torch.storage_of(tensor)
+        key, size = _storage.storage_of(tensor)
         if key not in ignored:
             storages[key] = size

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from memguard import _torch
+from memguard import _storage, _torch
 from memguard.explain.advice import Advice
 from memguard.explain.graph import live_tensors
 from memguard.explain.places import Place
@@ -100,7 +100,7 @@ def _by_storage(device: str) -> dict[int, tuple[int, Any]]:
     found: dict[int, tuple[int, Any]] = {}
     with _torch.without_overrides():
         for tensor in live_tensors():
-            key, size = _torch.storage_of(tensor)
+            key, size = _storage.storage_of(tensor)
             if size and _torch.device_name(tensor) == device:
                 found[key] = size, tensor
     return found

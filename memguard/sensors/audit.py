@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from memguard import _events, _hooks, _torch
+from memguard import _events, _hooks, _modules, _torch
 from memguard._torch import Undo
 from memguard.parts import is_the_users
 from memguard.sensors.canaries import Canaries, attached_outputs
@@ -68,7 +68,7 @@ class Audit:
         self._step = step
         self._calls = 0
         self.called = set()
-        self._compiled = _torch.compiled_frames()
+        self._compiled = _modules.compiled_frames()
         if self._undo or self._compiled:
             # A hook that comes and goes makes compiled code compile anew, so it is left alone.
             return
@@ -112,7 +112,7 @@ class Audit:
         Raises:
             Exception: what a hook failed with; the hooks are out then.
         """
-        if self._failure is None and _torch.compiled_frames() != self._compiled:
+        if self._failure is None and _modules.compiled_frames() != self._compiled:
             self._resting = True
         else:
             self.end()
@@ -139,7 +139,7 @@ def below(roots: Iterable[Any]) -> list[tuple[str, Any]]:
     pending: list[tuple[str, Any, bool]] = [("", root, True) for root in roots]
     while pending:
         path, module, is_root = pending.pop(0)
-        if id(module) in seen or _torch.is_scripted(module) or _torch.is_compiled(module):
+        if id(module) in seen or _modules.is_scripted(module) or _modules.is_compiled(module):
             continue
         seen.add(id(module))
         if not is_root:

@@ -76,9 +76,8 @@ def modules_of(module: Any) -> Iterator[Any]:
 
 def bytes_of(item: Any) -> int:
     """Bytes of the object's own tensors, each storage once; 0 for what has none."""
-    door = _kinds.torch_door()
     with _kinds.without_overrides():
-        return sum(dict(door.storage_of(tensor) for tensor in tensors_of(item)).values())
+        return sum(dict(_kinds.storage_of(tensor) for tensor in tensors_of(item)).values())
 
 
 def _own_tensors(module: Any) -> Iterator[Any]:

@@ -160,7 +160,6 @@ def leftover(
 
 def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
     """(autograd nodes, bytes they saved, bytes of everything, tensors in modules), each once."""
-    door = _kinds.torch_door()
     with _kinds.without_overrides():
         nodes = [_node_of(item) for item in found.graphs]
         (weight,) = weigh_each([(0, nodes)], lambda number: 0)
@@ -168,7 +167,7 @@ def _weigh(found: _Sorted) -> tuple[int, int, int, int]:
         inner = [part for one in (*found.modules, *found.optimizers) for part in _inside(one)]
         for tensor in [*found.graphs, *found.tensors, *inner]:
             if _kinds.is_tensor_type(type(tensor)):
-                key, size = door.storage_of(tensor)
+                key, size = _kinds.storage_of(tensor)
                 storages[key] = size
         inside = len(storages) - len(found.graphs) - len(found.tensors)
         inner.clear()
