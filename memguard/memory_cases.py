@@ -296,8 +296,7 @@ class MemoryCases:
                 room=limit,
                 steps_left=forecast.steps if forecast else None,
                 named=bool(told.located) or told.unnamed == words.IN_CYCLES,
-                # What would end by itself is too much only for whoever says how much that is.
-                finite=told.finite and not self._figures.has_own_max_growth(),
+                finite=told.finite,
             )
         )
         if ruling.action == "hold":

@@ -183,6 +183,32 @@ def test_what_a_dataset_puts_away_is_named_then_its_loader() -> None:
     assert len(loader) == 100
 
 
+def finite_in(epochs: int | None) -> bool:
+    """Whether what `Images` puts away is taken to end in a loop of that many epochs."""
+    loader: Any = DataLoader(Images(), batch_size=50)
+    loader.num_workers = 2  # as far as the search knows; nothing is started
+    question = Question("worker", 9, range(9), lambda number: -1, 0)
+
+    def ask() -> bool:
+        return loaders.locate_loaders(question, [1, 2])[0].finite
+
+    batches = [0, 1]
+    if epochs is None:
+        for _ in enumerate(batches):
+            found = ask()
+        return found
+    for _ in range(epochs):
+        for _ in batches:
+            found = ask()
+    return found
+
+
+def test_a_cache_by_index_ends_where_samples_come_again() -> None:
+    """In a program that reads each sample once it only grows, and nobody is served by it."""
+    assert finite_in(3)
+    assert not finite_in(None)
+
+
 def test_without_a_loader_nobody_is_named() -> None:
     """Loaders without workers have no child."""
     loader = DataLoader(Images(), num_workers=0)

@@ -73,7 +73,7 @@ class Loop:
         self.children: Callable[[int], dict[int, int]] = lambda step: {}
         self.devices: Callable[[int], list[Allocation]] = lambda step: []
         self.now, self.reads, self.seconds = 0, 0, 0.0
-        self.training, self.own_max_growth = True, False
+        self.training = True
         self.cases = FakeCases()
         host = SimpleNamespace(private=self._private, read=self._read)
         children = SimpleNamespace(private=self._children, find_all=lambda: None)
@@ -86,7 +86,6 @@ class Loop:
         figures = SimpleNamespace(
             limit=lambda device: LIMIT,
             max_growth=lambda device: 4 * WORTH,
-            has_own_max_growth=lambda: self.own_max_growth,
             used=self._used,
         )
         self.census = SimpleNamespace(collected_at=-1)
@@ -384,17 +383,17 @@ def test_children_that_grow_are_told(loop: Loop) -> None:
     assert "num_workers" in found.advice
 
 
-@pytest.mark.parametrize("says", [False, True])
-def test_a_cache_by_index_is_a_leak_for_who_says_what_is_too_much(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch, says: bool
+@pytest.mark.parametrize("finite", [False, True])
+def test_a_cache_by_index_is_silent_and_one_that_only_grows_a_leak(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, finite: bool
 ) -> None:
-    """Workers' caches are full once each sample was read: a warning, unless `max_growth` is set."""
+    """The one is full when the first epoch is over; the other is told as `max_growth` is passed."""
     place = Place("attribute", "decoded", "self.decoded", "dict")
-    cache = Located(place, None, Advice("", "", "", ""), (), "dict", finite=True)
+    cache = Located(place, None, Advice("", "", "", ""), (), "dict", finite=finite)
     monkeypatch.setattr(memory_cases, "locate_loaders", lambda question, pids: [cache])
-    loop.own_max_growth = says
-    loop.children = lambda step: {7: 300 + step}
-    assert loop.run(400)[-1].severity == ("leak" if says else "warning")
+    loop.children = lambda step: {7: 300 + (min(step, 400) if finite else step)}
+    leaks = [found for found in loop.run(800) if finite or found.severity == "leak"]
+    assert [found.growth.total.bytes < 6 * WORTH for found in leaks[:1]] == [True] * (not finite)
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,20 @@ def test_tensors_leak_when_the_end_is_near() -> None:
     assert rule(replace(TENSOR, steps_left=NEAR)).action == "leak"
 
 
-@pytest.mark.parametrize("field", ["named", "finite"])
-def test_what_may_end_by_itself_is_a_warning(field: str) -> None:
-    """Memory that nobody is seen to keep, and a cache by index, may be full at any time."""
+def test_what_may_end_by_itself_is_a_warning() -> None:
+    """Memory that nobody is seen to keep may be a buffer, full at any time."""
     large = replace(TENSOR, kind="host", retained=10_000)
     assert rule(large).action == "leak"
-    assert rule(replace(large, **{field: field == "finite"})).action == "warning"
+    assert rule(replace(large, named=False)).action == "warning"
+
+
+def test_a_cache_with_an_entry_for_each_sample_is_silent_as_long_as_it_fits() -> None:
+    """However little `max_growth` is: it is full once all samples have come."""
+    cache = replace(TENSOR, kind="worker", retained=49_999, room=100_000, finite=True)
+    assert rule(cache).action == "hold"
+    assert rule(replace(cache, retained=50_000)).action == "warning"
+    assert rule(replace(cache, steps_left=NEAR)).action == "warning"
+    assert rule(replace(cache, finite=False)).action == "leak"
 
 
 def test_what_an_outer_loop_empties_may_gather_until_half_of_the_memory() -> None:

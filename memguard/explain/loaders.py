@@ -6,6 +6,7 @@ process, made when they started, so its class and its containers are known all t
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,9 @@ from memguard.explain import paths
 from memguard.explain.accumulation import Located, Question, locate, told
 from memguard.explain.frames import Frames
 from memguard.explain.graph import Weight
+from memguard.explain.loops import running_regions
 from memguard.explain.places import Place, Spot
+from memguard.explain.program import Program
 from memguard.explain.reading import (
     attributes,
     class_module,
@@ -35,6 +38,9 @@ from memguard.explain.source import find_statement
 _GROWING = ("append", "extend", "item", "accumulate")
 
 MOST_HOLDERS = 2
+
+# What a loop over a loader may wrap it in and still read each sample once.
+_PASSING_ON = frozenset(("enumerate", "zip", "iter", "tqdm"))
 
 
 def locate_loaders(question: Question, pids: Sequence[int]) -> list[Located]:
@@ -89,10 +95,30 @@ def _put_away(question: Question, dataset: Any, stack: list[Spot]) -> list[Locat
         if statement is not None and statement.verb in _GROWING:
             chain = ("worker process", f"its copy of the dataset: {owner}", f".{name}: {kind}")
             located = told(question, place, chain, kind, stack, Weight())
-            # A cache by index is full once all samples have been asked for.
+            # A cache by index is full once all samples have been asked for; in a program that asks
+            # for each of them once it only grows, and nothing is ever read from it.
             full = statement.verb == "item" and _has_length(type(dataset))
-            found.append(replace(located, finite=full))
+            found.append(replace(located, finite=full and not _reads_once(stack)))
     return found[:MOST_HOLDERS]
+
+
+def _reads_once(stack: list[Spot]) -> bool:
+    """Whether all the loops that are running are one over a loader, so that no sample comes again.
+
+    What a loop of a library, or a generator that goes round for ever, does with it is not known.
+    """
+    loops = running_regions(Program([spot.file for spot in stack]), stack)
+    loop = loops[0].loop if len(loops) == 1 else None
+    if not isinstance(loop, (ast.For, ast.AsyncFor)):
+        return False
+    source = loop.iter
+    while isinstance(source, ast.Call) and source.args and _name_of(source.func) in _PASSING_ON:
+        source = source.args[0]
+    return isinstance(source, (ast.Name, ast.Attribute))
+
+
+def _name_of(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _has_length(cls: type) -> bool:

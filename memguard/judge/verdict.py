@@ -60,7 +60,8 @@ class Evidence:
         collector_idle: automatic collection is off and nothing else collects.
         named: whether anybody is known to keep what the process gained.
         outer: whether a statement in a loop around it empties the holder, as each epoch's does.
-        finite: whether the holder stops growing by itself, nobody here knows when.
+        finite: whether the holder stops growing by itself, nobody here knows when, as a cache does
+            that has an entry for each sample.
     """
 
     kind: str
@@ -159,17 +160,18 @@ def _rule_cycle(evidence: Evidence) -> Ruling:
 
 
 def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
+    later = evidence.survivors + evidence.survivors // 4 + 2
+    if evidence.finite:
+        if not _is_near(evidence):
+            return Ruling("hold", "it holds an entry for each of a limited number of things", later)
+        return Ruling("warning", f"{what} may not fit until all has come once", later)
     # What nobody is seen to keep may as well be a buffer that fills.
-    is_sure = evidence.named and not evidence.finite
-    if is_sure and evidence.retained >= evidence.max_growth:
+    if evidence.named and evidence.retained >= evidence.max_growth:
         return Ruling("leak", f"{what} retained more than max_growth")
-    is_near = evidence.steps_left is not None and evidence.steps_left <= NEAR
-    if is_near and not evidence.finite:
+    if evidence.steps_left is not None and evidence.steps_left <= NEAR:
         return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
     # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
-    return Ruling(
-        "warning", f"{what} keep growing", evidence.survivors + evidence.survivors // 4 + 2
-    )
+    return Ruling("warning", f"{what} keep growing", later)
 
 
 def is_near_the_end(used: int, limit: int) -> bool:
