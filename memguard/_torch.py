@@ -334,6 +334,14 @@ def version() -> str:
     return str(torch.__version__)
 
 
+def world_size() -> int:
+    """Ranks that train together; 0 where distributed training has not begun."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 0
+
+
 def rank() -> int:
     """This process's rank, 0 without distributed training."""
     distributed = torch.distributed

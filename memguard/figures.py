@@ -92,10 +92,6 @@ class Figures:
         """Retained bytes on `device` that make a warning a leak."""
         return self._settings.max_growth.of(self.limit(device))
 
-    def has_own_max_growth(self) -> bool:
-        """Whether the user has said what growth is too much."""
-        return self._settings.max_growth != Settings().max_growth
-
 
 def _backend_of(device: str) -> Backend | None:
     family = device.partition(":")[0]
@@ -111,4 +107,5 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "pid": os.getpid(),
         "rank": _torch.rank(),
+        "world_size": _torch.world_size(),
     }

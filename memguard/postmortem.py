@@ -148,7 +148,12 @@ class PostMortem:
     def _whole(self, reason: str) -> str:
         report = self._report()
         devices = leaking_devices(report.findings)
-        levers = advise(report.ledger, leaking=report.verdict == "leak", devices=devices)
+        levers = advise(
+            report.ledger,
+            leaking=report.verdict == "leak",
+            devices=devices,
+            ranks=report.environment.get("world_size"),
+        )
         return postmortem.render(reason, list(self._moments), report, levers)
 
     def _tell(self, reason: str) -> None:

@@ -187,13 +187,26 @@ def test_states_ask_for_narrower_types_shards_and_offload() -> None:
     by_name = {lever.name: lever for lever in levers}
     assert by_name["bf16"].saves == by_name["offload"].saves == 400 * MIB
     numbers = by_name["sharding"].numbers
-    assert numbers["stage 1, 4 ranks"] == 300 * MIB
-    assert numbers["stage 3, 8 ranks"] == by_name["sharding"].saves == 700 * MIB
-    assert "stage 1 saves 200 MiB at 2, 300 MiB at 4, 350 MiB at 8 ranks" in (
+    assert numbers["stage 1, 8 ranks"] == 350 * MIB
+    assert numbers["stage 3, 64 ranks"] == by_name["sharding"].saves == 787.5 * MIB
+    assert "stage 1 saves 200 MiB at 2, 350 MiB at 8, 394 MiB at 64 ranks" in (
         by_name["sharding"].advice
     )
     host = advise(device(1000, name="cpu", parameters=200, gradients=200, optimizer=400))
     assert "offload" not in {lever.name for lever in host}
+
+
+def test_sharding_is_told_for_the_ranks_that_there_are() -> None:
+    """Where training is distributed only that number matters; a file may say anything."""
+    ledger = device(1000, parameters=200, gradients=200, optimizer=400, activations=100)
+
+    def told(ranks: object) -> set[str]:
+        [lever] = [one for one in advise(ledger, ranks=ranks) if one.name == "sharding"]
+        return {name for name in lever.numbers if "stage 1" in name}
+
+    assert told(4) == {"stage 1, 4 ranks"}
+    for unknown in (0, 1, None, "4"):
+        assert told(unknown) == {f"stage 1, {n} ranks" for n in (2, 8, 64)}
 
 
 def test_a_cache_that_was_never_needed_is_fragmented() -> None:

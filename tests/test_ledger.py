@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import memguard
 from memguard import _storage
+from memguard.figures import environment
 from memguard.guard import Guard
 from memguard.ledgers import HOST, Account, Ledger
 from memguard.records import Report
@@ -273,6 +274,7 @@ def test_a_shard_counts_as_what_this_rank_holds(ranks: int) -> None:
 
     account = of_host(model, optimizer)
 
+    assert environment()["world_size"] == ranks
     for name in ("parameters", "gradients", "optimizer"):
         assert account.bytes_of(name) == 4 * 16 * 64 // ranks  # type: ignore[arg-type]
 

@@ -45,6 +45,11 @@ def run(args: argparse.Namespace) -> int:
         write(json.dumps(report.ledger.to_dict(), indent=1))
     else:
         leaking = report.verdict == "leak"
-        levers = advise(report.ledger, leaking=leaking, devices=leaking_devices(report.findings))
+        levers = advise(
+            report.ledger,
+            leaking=leaking,
+            devices=leaking_devices(report.findings),
+            ranks=report.environment.get("world_size"),
+        )
         write(render(report.ledger, levers))
     return 0

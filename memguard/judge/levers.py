@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from memguard.judge.sharding import shard
 from memguard.ledgers import HOST, Account, Ledger, Lever, LeverName, RowName
@@ -20,8 +20,8 @@ HOST_SHARE = 0.25
 
 STATES: tuple[RowName, ...] = ("parameters", "gradients", "optimizer")
 
-# Ranks for which the savings of sharding are told.
-RANKS = (2, 4, 8)
+# Ranks for which the savings of sharding are told where nobody knows how many there are.
+RANKS = (2, 8, 64)
 
 
 def leaking_devices(findings: Iterable[Finding]) -> frozenset[str]:
@@ -33,7 +33,7 @@ def leaking_devices(findings: Iterable[Finding]) -> frozenset[str]:
 
 
 def advise(
-    ledger: Ledger, *, leaking: bool = False, devices: Collection[str] = ()
+    ledger: Ledger, *, leaking: bool = False, devices: Collection[str] = (), ranks: object = None
 ) -> tuple[Lever, ...]:
     """The levers that fit, the one that saves most first; none where nothing stands out.
 
@@ -42,6 +42,8 @@ def advise(
             from the allocator's peak where the ledger was taken between steps.
         leaking: whether a leak was found. Then none of the others helps where it was found.
         devices: where leaks were found; everywhere when empty.
+        ranks: how many train together, as the report's environment has it; below 2, or no number,
+            where that is not known.
     """
     grown = [account for account in ledger.accounts if account.device in devices]
     if leaking and not grown:
@@ -51,16 +53,17 @@ def advise(
         return (leak,)
     fixes = map(_plain_leak, grown if leaking else ())
     others = [account for account in ledger.accounts if not leaking or account not in grown]
-    return (*fixes, *_levers(others))
+    known = (ranks,) if isinstance(ranks, int) and ranks > 1 else RANKS
+    return (*fixes, *_levers(others, known))
 
 
-def _levers(accounts: Iterable[Account]) -> tuple[Lever, ...]:
+def _levers(accounts: Iterable[Account], ranks: Sequence[int]) -> tuple[Lever, ...]:
     levers: list[Lever] = []
     for account in accounts:
         if account.total <= 0:
             continue
         measured = _activations(account)
-        found = [*_states(account), *_activation_levers(account, measured)]
+        found = [*_states(account, ranks), *_activation_levers(account, measured)]
         found += _host(account) if account.device == HOST else _fragmentation(account)
         levers += found
     return tuple(sorted(levers, key=lambda lever: -(lever.saves or 0)))
@@ -141,7 +144,7 @@ def _activation_levers(account: Account, size: int) -> list[Lever]:
     ]
 
 
-def _states(account: Account) -> list[Lever]:
+def _states(account: Account, ranks: Sequence[int]) -> list[Lever]:
     """The levers where parameters, gradients and optimizer states weigh most."""
     kinds: dict[str, int] = {name: account.bytes_of(name) for name in STATES}
     size = sum(kinds.values())
@@ -166,15 +169,20 @@ def _states(account: Account) -> list[Lever]:
                 {**numbers, "float32": wide},
             )
         )
-    return [*levers, _sharding(account, kinds, reason, numbers), *_offload(account, kinds, reason)]
+    sharding = _sharding(account, kinds, reason, numbers, ranks)
+    return [*levers, sharding, *_offload(account, kinds, reason)]
 
 
 def _sharding(
-    account: Account, kinds: dict[str, int], reason: str, numbers: dict[str, float]
+    account: Account,
+    kinds: dict[str, int],
+    reason: str,
+    numbers: dict[str, float],
+    ranks: Sequence[int],
 ) -> Lever:
     said, most = [], 0
     for stage in (1, 2, 3):
-        saved = {n: shard(*kinds.values(), ranks=n, stage=stage).saves for n in RANKS}
+        saved = {n: shard(*kinds.values(), ranks=n, stage=stage).saves for n in ranks}
         numbers = {**numbers, **{f"stage {stage}, {n} ranks": size for n, size in saved.items()}}
         most = max(most, *saved.values())
         at = ", ".join(f"{format_bytes(size)} at {n}" for n, size in saved.items())
