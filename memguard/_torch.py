@@ -299,6 +299,14 @@ def is_half(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 2
 
 
+def is_compiled_node(node: Node) -> bool:
+    """Whether the node stands for all that torch.compile made of one region; seen in 2.4 to 2.13.
+
+    Under another name it is taken for a node like any other, of several modules.
+    """
+    return type(node).__name__ == "CompiledFunctionBackward"
+
+
 def leaf_of(node: Node) -> torch.Tensor | None:
     """The leaf whose gradient the node accumulates; None for other nodes."""
     return getattr(node, "variable", None) if type(node).__name__ == "AccumulateGrad" else None

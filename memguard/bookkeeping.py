@@ -8,16 +8,18 @@ from typing import Any
 
 from memguard import _torch, alive
 from memguard.figures import Figures
-from memguard.judge.accounts import HostFigures, draw_up
-from memguard.ledgers import Ledger
+from memguard.judge.accounts import HostFigures, draw_up, is_worth_a_note
+from memguard.ledgers import Account, Ledger
 from memguard.parts import Parts
+from memguard.records import Amount
+from memguard.report import ledger as words
 from memguard.sensors.allocator import allocations
 from memguard.sensors.devices import Backend, used_backends
 from memguard.sensors.holdings import Holdings
 from memguard.sensors.host import Host
 from memguard.sensors.others import claim_others, living_tensors
 from memguard.sensors.saved import Graphs, claim_saved, parts_of
-from memguard.sensors.states import claim_states
+from memguard.sensors.states import Stray, claim_states, stray_states
 from memguard.sensors.workers import exact_sizes
 
 # Of the other tensors, the largest whose holders are named.
@@ -41,6 +43,7 @@ def take(
     figures: Figures,
     *,
     is_past: Callable[[int], bool] = lambda number: False,
+    kept: Amount | None = None,
     names: int = 0,
     step: int = 0,
 ) -> Ledger:
@@ -52,6 +55,7 @@ def take(
         parts: does the work, so that nothing of it is raised.
         figures: knows the limits.
         is_past: whether a node with this creation number was made in a step that is over.
+        kept: what past steps' graphs are known to have, for those that are too deep to be walked.
         names: of how many of the largest other tensors the holders are named.
         step: steps ended.
     """
@@ -65,8 +69,20 @@ def take(
     nodes = {"current graph": graphs.nodes, "past steps": graphs.retained}
     accounts = draw_up(counting.holdings.found(), nodes, told, host, counting.holders)
     failed = (one for one in parts.failures.values() if one.part.startswith("ledger: "))
-    notes = tuple(f"{one.part.partition(': ')[2]} failed: {one.error}" for one in failed)
-    return Ledger(accounts, counting.complete and graphs.complete, notes, step)
+    notes = [f"{one.part.partition(': ')[2]} failed: {one.error}" for one in failed]
+    notes += [words.strays(*one) for one in counting.strays if is_worth_a_note(*one[2:])]
+    if graphs.left:
+        walked = graphs.nodes + graphs.retained
+        notes.append(words.unwalked(walked, graphs.left, _beyond(kept, graphs, accounts)))
+    return Ledger(accounts, counting.complete and graphs.complete, tuple(notes), step)
+
+
+def _beyond(kept: Amount | None, graphs: Graphs, accounts: Sequence[Account]) -> Amount:
+    """What of past steps' graphs was not walked."""
+    if kept is None:
+        return Amount()
+    counted = sum(account.bytes_of("retained") for account in accounts)
+    return Amount(nodes=max(0, kept.nodes - graphs.retained), bytes=max(0, kept.bytes - counted))
 
 
 class _Counting:
@@ -74,6 +90,7 @@ class _Counting:
 
     Attributes:
         holders: by part of the other tensors, who holds the largest.
+        strays: states of optimizers for parameters that are not trained.
     """
 
     def __init__(self, holdings: Holdings, parts: Parts, is_past: Callable[[int], bool]) -> None:
@@ -81,6 +98,7 @@ class _Counting:
         self.graphs = Graphs()
         self.complete = True
         self.holders: dict[str, str] = {}
+        self.strays: list[Stray] = []
         self._parts = parts
         self._is_past = is_past
 
@@ -88,6 +106,7 @@ class _Counting:
         """Count everything; nothing of the user's is held afterwards."""
         do = self._parts.do
         do("ledger: states", claim_states, self.holdings, modules, optimizers)
+        self.strays = do("ledger: stray states", stray_states, modules, optimizers) or []
         tensors = do("ledger: living tensors", living_tensors) or []
         try:
             do("ledger: graphs", self._count_graphs, tensors, modules)
@@ -127,6 +146,7 @@ def device_figures(backends: Sequence[Backend]) -> list[dict[str, Any]]:
             "total": one.limit,
             "peak": one.peak or None,  # MPS's allocator does not tell
             "retries": one.retries,
+            "stuck": one.inactive,
         }
         for one in allocations(backends)
     ]

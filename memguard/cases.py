@@ -16,11 +16,11 @@ from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
-from memguard.judge.growth import NODE_BYTES
+from memguard.judge.growth import NODE_BYTES, so_far
 from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
 from memguard.pinned import Pinned
-from memguard.records import Finding
+from memguard.records import Amount, Finding
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_REACH, steps_reached
@@ -96,6 +96,13 @@ class Cases:
             and _device_of(finding) == device
             and finding.fingerprint not in but
         )
+
+    def kept_by_graphs(self, now: int) -> Amount:
+        """What past steps' graphs keep by step `now`, going by what was found, ignored or not."""
+        ignored = [one.finding for one in self.triage.ignored()]
+        graphs = (one for one in (*self.findings.values(), *ignored) if one.kind == "graph")
+        grown = [so_far(one.growth, now - one.step) for one in graphs]
+        return Amount(nodes=sum(one.nodes for one in grown), bytes=sum(one.bytes for one in grown))
 
     def collect(self) -> bool:
         """Make the one collection that a guard may make; False when it was made before."""

@@ -341,6 +341,7 @@ class Guard:
                 loop.parts,
                 loop.figures,
                 is_past=is_past,
+                kept=loop.cases.kept_by_graphs(clock.step),
                 names=names,
                 step=clock.step,
             )

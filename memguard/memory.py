@@ -206,10 +206,11 @@ class Memory:
         if now <= FREE_STEPS:
             self._retries[told.device] = told.retries
         retries = told.retries - self._retries.setdefault(told.device, told.retries)
-        reason = fragmented(Cache(told.reserved, peak, retries, told.limit))
+        cache = Cache(told.reserved, peak, retries, told.limit, told.inactive)
+        reason = fragmented(cache)
         if reason is not None and told.device not in self._fragmented:
             self._fragmented.add(told.device)
-            self._looking.tell_reserved(told, peak, reason, now)
+            self._looking.tell_reserved(told, cache, reason, now)
 
     # --- judging ---
 

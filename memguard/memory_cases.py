@@ -23,6 +23,7 @@ from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.levels import Rise
+from memguard.judge.reserved import Cache
 from memguard.judge.verdict import Evidence, rule
 from memguard.records import Amount, Finding, Growth, Holder, Kind, Severity
 from memguard.report import memory_words as words
@@ -160,9 +161,9 @@ class MemoryCases:
         is_news = told is not None and self._tell(told, device, rise, now)
         return level + max(1, rise.gained // 4), is_news
 
-    def tell_reserved(self, told: Allocation, peak: int, reason: str, now: int) -> None:
+    def tell_reserved(self, told: Allocation, cache: Cache, reason: str, now: int) -> None:
         """An allocator holds much that it cannot hand out again."""
-        unused = max(0, told.reserved - peak)
+        unused = cache.unused
         self._cases.add(
             Finding(
                 "reserved",
@@ -172,7 +173,7 @@ class MemoryCases:
                 now,
                 now,
                 Growth(Amount(), Amount(bytes=unused)),
-                advice=words.reserved_advice(told.device),
+                advice=words.reserved_advice(told.device, cache.is_split),
                 reason=reason,
             )
         )

@@ -153,6 +153,7 @@ ASIDES = [
         ("postmortem:PostMortem.prepare", "post-mortem"),
         ("guard:bookkeeping.take", "ledger"),
         ("bookkeeping:claim_states", "ledger: states"),
+        ("bookkeeping:stray_states", "ledger: stray states"),
         ("bookkeeping:living_tensors", "ledger: living tensors"),
         ("bookkeeping:claim_saved", "ledger: graphs"),
         ("bookkeeping:claim_others", "ledger: other tensors"),

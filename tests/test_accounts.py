@@ -23,6 +23,7 @@ MIB = 2**20
 CUDA_STATISTICS = {
     "allocated_bytes": {"all": {"current": 700 * MIB, "peak": 900 * MIB, "allocated": 9000 * MIB}},
     "reserved_bytes": {"all": {"current": 1000 * MIB, "peak": 1000 * MIB}},
+    "inactive_split_bytes": {"all": {"current": 120 * MIB, "peak": 300 * MIB}},
     "num_alloc_retries": 3,
     "num_ooms": 0,
 }
@@ -90,7 +91,10 @@ def test_a_devices_rows_add_up_to_what_its_allocator_reserved(
     assert sum(row.bytes for row in account.rows) == account.total == 1000 * MIB
     assert (account.allocated, account.limit) == (700 * MIB, 2000 * MIB)
     if device == "cuda:0":
-        assert (account.peak, account.retries) == (900 * MIB, 3)
+        assert (account.peak, account.retries, account.stuck) == (900 * MIB, 3, 120 * MIB)
+        assert "300 MiB  120 MiB in free parts of blocks that are in use" in str(Ledger((account,)))
+        [lever] = [one for one in advise(Ledger((account,))) if one.name == "expandable segments"]
+        assert "(120 MiB in free parts of blocks that are in use)" in lever.reason
 
 
 def test_memory_that_is_not_the_allocators_is_shown_below_zero() -> None:
@@ -286,7 +290,7 @@ def test_the_table_tells_every_row() -> None:
     assert "bfloat16 500 MiB, float32 114 MiB" in told
     assert "3 tensors, held by batches, global" in told
     assert "note: not everything was met before the budget for counting ended" in told
-    assert "lever: sharding (saves about 4.2 GiB)" in told
+    assert "lever: sharding (saves about 4.7 GiB)" in told
 
 
 def test_the_report_has_the_shares_in_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -218,6 +219,10 @@ def test_a_compiled_model_is_counted_as_it_is() -> None:
 
     assert of_host(compiled).bytes_of("parameters") == 4 * count(model)
     assert kept == pytest.approx(activations(model, numbers(64)), rel=0.5)
+    loss = loss_of(compiled, numbers(64))
+    parts = {part.name: part.bytes for part in of_host(compiled).row("activations").parts}
+    assert parts["Mlp (compiled)"] >= 0.9 * kept
+    assert loss.requires_grad
 
 
 def test_sparse_gradients_count_what_they_hold() -> None:
@@ -355,6 +360,53 @@ def test_graphs_are_touched_no_deeper_than_is_safe() -> None:
     assert sum(nodes for _, nodes in saved._walks) <= touched.MOST_OF_LEDGERS
     del chain
     assert memguard.ledger().complete
+
+
+def test_what_was_not_walked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a guard that has found the leak, how many nodes of past steps are in no row."""
+    gc.collect()
+    weight = torch.ones(1, requires_grad=True)
+    total = weight * 1
+    model = nn.Linear(1, 1)
+    steps = 40
+    with memguard.watch(model, action="log", window=2) as guard:
+        for _ in range(steps):
+            total = total * model(torch.ones(1)) + 1
+            guard.step()
+        [finding] = guard.report().findings
+        spent = sum(nodes for _, nodes in saved._walks)
+        monkeypatch.setattr(touched, "MOST_OF_LEDGERS", spent + 25)
+        found = guard.ledger()
+    made = steps * finding.growth.per_step.nodes
+    [note] = [one for one in found.notes if "were walked" in one]
+    told = re.match(r"(\d+) autograd nodes were walked; about (\d+) more of past steps", note)
+    assert told is not None
+    walked, more = map(int, told.groups())
+    assert 25 <= walked < made
+    assert walked + more == pytest.approx(made, rel=0.1)
+    del total
+
+
+def test_states_that_serve_nobody_are_a_note() -> None:
+    """Of parameters that the groups have lost, and of a model that is not trained here."""
+    model, other = Mlp(), Mlp()
+    optimizer = torch.optim.Adam(model.parameters())
+    trained(model, optimizer, numbers())
+    assert memguard.ledger(model, optimizer).notes == ()
+
+    [note] = memguard.ledger(other, optimizer).notes
+    assert note.startswith("Adam keeps ")
+    assert "parameters that no module here has: make the optimizer anew" in note
+
+    optimizer.param_groups[0]["params"] = list(other.parameters())
+    trained(other, optimizer, numbers())
+    [note] = memguard.ledger(other, optimizer).notes
+    assert f"{count_of(model)} parameters that its groups do not have any more" in note
+    assert "pop them from Adam.state" in note
+
+
+def count_of(model: nn.Module) -> int:
+    return len(list(model.parameters()))
 
 
 def test_a_ledger_makes_no_graph_deadly_in_a_thread_with_a_small_stack() -> None:

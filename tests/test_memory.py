@@ -429,6 +429,15 @@ def test_a_cache_that_keeps_being_given_back_is_told_once(loop: Loop) -> None:
     assert "cuda:0" in found[0].summary
 
 
+@pytest.mark.parametrize(("inactive", "little"), [(512 * MIB, True), (500 * MIB, False)])
+def test_what_emptying_gives_back_is_told(loop: Loop, inactive: int, little: bool) -> None:
+    """Free parts of blocks that are in use cannot be given back."""
+    loop.devices = lambda step: [allocation(retries=step, inactive=inactive)]
+    found = loop.run(100)[0]
+    assert f"{inactive // MIB} MiB are free parts of blocks that are in use" in found.reason
+    assert ("empty_cache() gives back little" in found.advice) is little
+
+
 def test_retries_of_the_warm_up_do_not_count(loop: Loop) -> None:
     """While the cache takes its shape it may be given back."""
     loop.devices = lambda step: [allocation(retries=min(step, 10))]

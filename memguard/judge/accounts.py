@@ -12,6 +12,9 @@ from memguard.ledgers import HOST, ROW_NAMES, Account, Holding, Part, Row, RowNa
 # Parts of a row that are told; the rest is only in the sum.
 MOST_PARTS = 12
 
+# A share of an optimizer's state from which what it keeps for nothing is spoken of.
+STRAY = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
@@ -41,7 +44,7 @@ def draw_up(
         holdings: what was counted; each storage is in one of them.
         nodes: living autograd nodes by whose they are; they take the host's memory.
         devices: what each allocator says: `name`, `allocated`, `reserved`, and where it is known
-            `total`, `peak` and `retries`.
+            `total`, `peak`, `retries` and `stuck`.
         host: what the operating system says.
         holders: by part of `other`, a variable that holds one of its tensors.
     """
@@ -61,6 +64,17 @@ def draw_up(
     parts = tuple(Part(name, met * NODE_BYTES, met) for name, met in nodes.items() if met)
     rows.append(Row("nodes", count * NODE_BYTES, count, parts=parts if len(parts) > 1 else ()))
     return (*accounts, _of_host(rows, by_device.get(HOST, ()), host))
+
+
+def is_worth_a_note(parameters: int, size: int, whole: int) -> bool:
+    """Whether states of parameters that are not trained take much of all that an optimizer keeps.
+
+    Args:
+        parameters: how many.
+        size: bytes of their states.
+        whole: bytes of all states.
+    """
+    return parameters > 0 and size >= STRAY * whole > 0
 
 
 def _rows(holdings: Iterable[Holding], holders: Mapping[str, str]) -> list[Row]:
@@ -107,6 +121,7 @@ def _of_device(name: str, rows: list[Row], figure: Mapping[str, Any] | None) -> 
         None,
         figure.get("total") or None,
         int(figure.get("retries") or 0),
+        int(figure.get("stuck") or 0),
     )
 
 

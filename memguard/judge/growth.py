@@ -76,6 +76,21 @@ def growth(
     )
 
 
+def so_far(growth: Growth, since: int) -> Amount:
+    """What growth has come to, so many steps after it was told.
+
+    Args:
+        growth: as it was told.
+        since: steps that have ended since then.
+    """
+    each, total = growth.per_step, growth.total
+    return Amount(
+        total.graphs + each.graphs * since,
+        total.nodes + each.nodes * since,
+        total.bytes + each.bytes * since,
+    )
+
+
 def forecast(
     limit: int, used: int, per_step: float, uncertainty: float, device: str = ""
 ) -> Forecast | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memguard.ledgers import HOST, Account, Ledger, Lever, Row
+from memguard.records import Amount
 from memguard.report.clean import clean
 from memguard.units import format_bytes, format_count, plural
 
@@ -40,6 +41,43 @@ def render(ledger: Ledger, levers: Iterable[Lever] = ()) -> str:
     blocks += ["\n".join(f"note: {note}" for note in notes)] if notes else []
     blocks += ["\n".join(_lever(lever)) for lever in levers]
     return "\n\n".join(blocks) or "nothing was counted"
+
+
+def strays(optimizer: str, why: str, parameters: int, size: int, whole: int) -> str:
+    """A note on states that an optimizer keeps for parameters that are not trained.
+
+    Args:
+        optimizer: its class.
+        why: `gone` or `another's`.
+        parameters: how many.
+        size: bytes of their states.
+        whole: bytes of all of its states.
+    """
+    whose = "that its groups do not have any more" if why == "gone" else "that no module here has"
+    way = (
+        f"pop them from {optimizer}.state"
+        if why == "gone"
+        else "make the optimizer anew, or count its model as well"
+    )
+    return (
+        f"{optimizer} keeps {format_bytes(size)} of its {format_bytes(whole)} of state for "
+        f"{plural(parameters, 'parameter')} {whose}: {way}"
+    )
+
+
+def unwalked(walked: int, ends: int, beyond: Amount) -> str:
+    """A note on graphs too deep to be walked.
+
+    Args:
+        walked: nodes that were.
+        ends: tensors and nodes whose graphs were not followed.
+        beyond: what is known to lie behind them; nothing where that is not known.
+    """
+    said = f"{plural(walked, 'autograd node')} were walked"
+    if not beyond.nodes:
+        return f"{said}; the graphs behind {ends:,} more nodes or tensors were not"
+    kept = f", which keep some {format_bytes(beyond.bytes)}" if beyond.bytes else ""
+    return f"{said}; about {beyond.nodes:,} more of past steps were not{kept} in no row of theirs"
 
 
 def _account(account: Account) -> list[str]:
@@ -97,6 +135,8 @@ def _noun(row: Row) -> str:
 def _more(row: Row, account: Account) -> str:
     if row.name == "unexplained":
         return _unexplained(row, account)
+    if row.name == "cache" and account.stuck:
+        return f"{format_bytes(account.stuck)} in free parts of blocks that are in use"
     dtypes = list(row.dtypes.items())[:_MOST_DTYPES]
     said = []
     if len(dtypes) == 1:

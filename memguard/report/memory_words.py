@@ -52,17 +52,24 @@ def reserved(device: str, unused: int, retries: int) -> str:
     return f"{device} has {format_bytes(unused)} reserved that tensors never used at once{often}"
 
 
-def reserved_advice(device: str) -> str:
-    """What helps against a fragmented cache; only CUDA's allocator has the setting."""
+def reserved_advice(device: str, is_split: bool) -> str:
+    """What helps against a fragmented cache; only CUDA's allocator has the setting.
+
+    Args:
+        device: as torch writes it.
+        is_split: whether emptying the cache would give back little.
+    """
     setting = (
         "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before torch is imported; "
         if device.startswith("cuda")
         else ""
     )
-    return (
-        f"{setting}keep batch shapes the same or pad them to a few sizes; call empty_cache() after "
-        "validation at the most"
+    emptying = (
+        "empty_cache() gives back little of it, as each block is in use in part"
+        if is_split
+        else "call empty_cache() after validation at the most"
     )
+    return f"{setting}keep batch shapes the same or pad them to a few sizes; {emptying}"
 
 
 def gathered(grown: Sequence[tuple[str, int, int]], more: Sequence[tuple[str, int]]) -> str:

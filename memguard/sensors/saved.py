@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,18 @@ class _Mark(touched.Life):
 _walks: list[tuple[weakref.ref[_Mark], int]] = []
 
 
+class Owner(NamedTuple):
+    """Whose a parameter is.
+
+    Attributes:
+        part: the top-level part of the model: `blocks.3`.
+        model: the model's class.
+    """
+
+    part: str
+    model: str
+
+
 class _Met(NamedTuple):
     number: int
     part: str
@@ -43,17 +56,19 @@ class Graphs:
         nodes: autograd nodes of the current graph.
         retained: autograd nodes of past steps.
         complete: False when the budget ended before every node was met.
+        left: tensors and nodes whose graphs were not followed any more.
     """
 
     nodes: int = 0
     retained: int = 0
     complete: bool = True
+    left: int = 0
 
 
 def claim_saved(
     holdings: Holdings,
     tensors: Iterable[Any],
-    parts: dict[int, str],
+    parts: dict[int, Owner],
     is_past: Callable[[int], bool],
 ) -> Graphs:
     """Count what the graphs behind `tensors` save, those of past steps as `retained`.
@@ -61,7 +76,7 @@ def claim_saved(
     Args:
         holdings: where to.
         tensors: living tensors that hang on a graph, newest first.
-        parts: by identity of a parameter, the part of the model it belongs to.
+        parts: by identity of a parameter, whose it is.
         is_past: whether a node with this creation number was made in a step that is over.
 
     Where other threads compute nothing is counted, and the graphs are not complete.
@@ -81,7 +96,7 @@ class _Walk:
     """One walk through graphs; holds nodes until it ends, and storages only by number."""
 
     def __init__(
-        self, holdings: Holdings, parts: dict[int, str], is_past: Callable[[int], bool]
+        self, holdings: Holdings, parts: dict[int, Owner], is_past: Callable[[int], bool]
     ) -> None:
         self.graphs = Graphs()
         self._holdings = holdings
@@ -95,13 +110,15 @@ class _Walk:
     def follow(self, tensors: Iterable[Any]) -> None:
         """Meet every node behind the tensors, as far as the budget reaches."""
         budget = _room()
-        for tensor in tensors:
+        left = iter(tensors)
+        for tensor in left:
             # Without a budget not even the first node may be touched.
             pending = self._begin(tensor) if budget else [tensor]
             while pending and self._touched < budget:
                 pending += self._meet(pending.pop())
             if pending:
                 self.graphs.complete = False
+                self.graphs.left = len(pending) + sum(1 for _ in left)
                 break
         self._seen.clear()
         if self._touched:
@@ -135,8 +152,8 @@ class _Walk:
             self._touched += 1
         following = _torch.next_nodes(node)
         leaves = (_torch.leaf_of(one) for one in following)
-        names = {self._parts.get(id(leaf), "") for leaf in leaves if leaf is not None} - {""}
-        part = SEVERAL if len(names) > 1 else next(iter(names), "")
+        owners = {self._parts[id(leaf)] for leaf in leaves if id(leaf) in self._parts}
+        part = _together(owners, _torch.is_compiled_node(node))
         self._note(node, part, (*_torch.saved_tensors(node), *_torch.tensors_on_context(node)))
         past = self._found[-1].row == "retained"
         self.graphs.nodes += not past
@@ -152,6 +169,22 @@ class _Walk:
                 self._holdings.add(met.row, latest, storages, pinned, shared)
 
 
+def _together(owners: Collection[Owner], compiled: bool) -> str:
+    """The part of the model that a node belongs to which has parameters of these.
+
+    What torch.compile has made one node of is told as the least part that has all of it.
+    """
+    parts = sorted({owner.part for owner in owners})
+    if len(parts) < 2:
+        return next(iter(parts), "")
+    if not compiled:
+        return SEVERAL
+    both = zip(parts[0].split("."), parts[-1].split("."), strict=False)
+    common = ".".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+    models = sorted({owner.model for owner in owners})
+    return f"{common or ' and '.join(models[:2])} (compiled)"
+
+
 def _room() -> int:
     _walks[:] = [(mark, nodes) for mark, nodes in _walks if mark() is not None]
     # Half of what a small stack allows: looks for leaks need the rest.
@@ -159,14 +192,15 @@ def _room() -> int:
     return max(0, min(touched.room(), share - sum(nodes for _, nodes in _walks)))
 
 
-def parts_of(modules: Iterable[Any]) -> dict[int, str]:
-    """By identity of each parameter, the top-level part of the model it belongs to: `blocks.3`."""
+def parts_of(modules: Iterable[Any]) -> dict[int, Owner]:
+    """By identity of each parameter, whose it is."""
     modules = list(modules)
-    found: dict[int, str] = {}
+    found: dict[int, Owner] = {}
     for module in modules:
-        prefix = f"{type(module).__name__}." if len(modules) > 1 else ""
+        model = type(module._modules.get("_orig_mod") or module).__name__  # torch.compile's
+        prefix = f"{model}." if len(modules) > 1 else ""
         for name, parameter in module.named_parameters():
-            found.setdefault(id(parameter), prefix + top_level(name))
+            found.setdefault(id(parameter), Owner(prefix + top_level(name), model))
     return found
 
 

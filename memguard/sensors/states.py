@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from memguard import _torch
+from memguard import _storage, _torch
 from memguard.sensors.holdings import Holdings
 
 # How optimizers call their states: torch.optim 2.13, bitsandbytes, apex, DeepSpeed, transformers.
@@ -81,6 +81,67 @@ def claim_states(holdings: Holdings, modules: Iterable[Any], optimizers: Iterabl
     for module in modules:
         for buffer in module.buffers():
             holdings.claim("buffers", "", buffer)
+
+
+class Stray(NamedTuple):
+    """States that an optimizer keeps for parameters that are not trained here.
+
+    Attributes:
+        optimizer: its class.
+        why: `gone` when its groups do not have them any more, `another's` when no module has.
+        parameters: how many.
+        bytes: what their states take.
+        whole: what all of its states take.
+    """
+
+    optimizer: str
+    why: str
+    parameters: int
+    bytes: int
+    whole: int
+
+
+def stray_states(modules: Iterable[Any], optimizers: Iterable[Any]) -> list[Stray]:
+    """What optimizers keep for nothing, as far as the modules say; without modules, their groups.
+
+    Masters of 16-bit parameters are no module's either, and are as they should be.
+    """
+    modules = list(modules)
+    trained = {id(p) for module in modules for p in module.parameters()}
+    half = any(_torch.is_half(p) for module in modules for p in module.parameters())
+    found = []
+    for optimizer in unwrapped(optimizers):
+        own = {id(parameter) for parameter in _stepped([optimizer])}
+        gone, others, whole = [0, 0], [0, 0], 0
+        for parameter, size in _sizes(optimizer):
+            whole += size
+            is_tensor = _torch.is_tensor_type(type(parameter))
+            if id(parameter) not in own:
+                kept = gone
+            elif trained and id(parameter) not in trained and not (half and _is_wide(parameter)):
+                kept = others
+            else:
+                continue
+            if is_tensor:  # other keys are an optimizer's own business
+                kept[0] += 1
+                kept[1] += size
+        name = type(optimizer).__name__
+        found.append(Stray(name, "gone", gone[0], gone[1], whole))
+        found.append(Stray(name, "another's", others[0], others[1], whole))
+    return found
+
+
+def _is_wide(parameter: Any) -> bool:
+    return not _torch.is_half(parameter)
+
+
+def _sizes(optimizer: Any) -> Iterator[tuple[Any, int]]:
+    """Each key of an optimizer's states with the bytes of its tensors."""
+    states = getattr(optimizer, "state", None)
+    for parameter, state in list(states.items()) if isinstance(states, dict) else ():
+        tensors = _tensors(state)
+        sizes = {one.key: one.bytes for t in tensors for one in _storage.storages_of(t)}
+        yield parameter, sum(sizes.values())
 
 
 def _stepped(optimizers: Iterable[Any]) -> Iterator[Any]:
