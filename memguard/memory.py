@@ -120,7 +120,8 @@ class Memory:
         self._peaks: dict[str, int] = {}
         self._fragmented: set[str] = set()
         self._least: dict[str, tuple[float, int]] = {}
-        self._pauses = self._paused_at = 0
+        self._pauses = self._paused_at = self._epoch = 0
+        self._last_phase = ""
 
     @property
     def in_doubt(self) -> bool:
@@ -138,7 +139,7 @@ class Memory:
             return None
         phase = self._phase()
         seen = Seen(self._reads.read(), tuple(allocations(used_backends())))
-        self._host.level.add(Reading(now, begun, seen.host.private, phase))
+        self._host.level.add(self._reading(now, begun, seen.host.private, phase))
         self._read_children(now, begun, phase)
         for allocation in seen.devices:
             self._read_device(allocation, now, begun, phase)
@@ -169,7 +170,13 @@ class Memory:
 
     def _phase(self) -> str:
         roots = self._sources.roots()
-        return "training" if any(map(discovery.is_training, roots)) else "evaluation"
+        phase = "training" if any(map(discovery.is_training, roots)) else "evaluation"
+        self._epoch += phase == "training" and self._last_phase == "evaluation"
+        self._last_phase = phase
+        return phase
+
+    def _reading(self, now: int, seconds: float, size: int, phase: str) -> Reading:
+        return Reading(now, seconds, size, phase, self._epoch)
 
     # --- reading ---
 
@@ -182,7 +189,7 @@ class Memory:
         self._sign_on(sizes, now)
         if self._crew:
             total = sum(sizes[pid] for pid in self._crew)
-            self._workers.level.add(Reading(now, seconds, total, phase))
+            self._workers.level.add(self._reading(now, seconds, total, phase))
 
     def _sign_on(self, sizes: dict[int, int], now: int) -> None:
         """Decide whose memory is added up: those that stay, so that one that comes is no growth."""
@@ -200,7 +207,7 @@ class Memory:
         watch = self._devices.get(told.device)
         if watch is None:
             watch = self._devices[told.device] = Watch("tensor", told.device, Level())
-        watch.level.add(Reading(now, seconds, told.allocated, phase))
+        watch.level.add(self._reading(now, seconds, told.allocated, phase))
         # Whoever resets the peak must not make what was in use look unused.
         peak = self._peaks[told.device] = max(told.peak, self._peaks.get(told.device, 0))
         if now <= FREE_STEPS:

@@ -185,6 +185,21 @@ def test_healthy_levels_are_silent(loop: Loop, name: str) -> None:
     assert loop.run(1500) == []
 
 
+@pytest.mark.parametrize("leaks", [False, True])
+def test_epochs_that_get_longer_are_no_growth(loop: Loop, leaks: bool) -> None:
+    """What an epoch gathers and lets go is known from the one before; what stays is told."""
+    floor = 500.0
+    for epoch in range(5):
+        begun, steps = loop.now, 20 << epoch
+        for training in (True, False):
+            loop.training = training
+            gathered = floor
+            loop.curve = lambda step, begun=begun, at=gathered: at + 1.0 * (step - begun)
+            loop.run(steps if training else 24)
+        floor += leaks * steps
+    assert bool(loop.cases.found) is leaks
+
+
 def test_a_list_that_grows_with_the_process_is_named(loop: Loop, heap: None) -> None:
     """The container that explains the growth is the holder, with the statement that feeds it."""
     trail: list[bytes] = []

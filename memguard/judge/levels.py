@@ -52,8 +52,16 @@ BEGINNINGS = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75)
 # Growth that was this much slower at first began later: the span is cut shorter if that will do.
 LATE = 0.75
 
+# An epoch that has let go of more than this share of what it gathered gathers for itself; what
+# comes at less than this share of another's pace is something else.
+LET_GO, AS_FAST = 0.5, 0.5
+
 # The low end of the slope's range must be at least this share of it: else it is chance.
 SURE = 0.4
+
+# The part of the span whose teeth are measured: over more of it an error of the slope looks like
+# teeth.
+ABOVE = 3
 
 # To be believed a rise that was seen must go on for this many steps, and by this share of what made
 # it worth a look.
@@ -72,12 +80,14 @@ class Reading:
         seconds: when, on any clock.
         bytes: what was read.
         phase: what the loop was doing (`training`, `evaluation`); only like readings are compared.
+        epoch: times that training has begun again after an evaluation.
     """
 
     step: int
     seconds: float
     bytes: int
     phase: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +184,7 @@ def rise(readings: Sequence[Reading], least: int) -> Rise | None:
         found = _steady(span, least) or found
         if found is not None and not found.late:
             break
-    return found
+    return None if found is not None and _is_as_before(found, alike, least) else found
 
 
 def goes_on(since: Reading, rise: Rise, least: int) -> bool:
@@ -205,6 +215,28 @@ def longest_taken_back(readings: Sequence[Reading], least: int) -> int:
     return longest
 
 
+def _is_as_before(rise: Rise, alike: Sequence[Reading], least: int) -> bool:
+    """Whether a rise within one epoch is what an epoch before has gathered, too, and let go.
+
+    However much longer this epoch is. Growth that lasts shows at the latest when it is over.
+
+    Args:
+        rise: what was found.
+        alike: readings of its phase.
+        least: bytes below which growth is not worth a look.
+    """
+    if rise.first.epoch < rise.last.epoch or not rise.last.epoch:
+        return False
+    by_epoch = [list(found) for _, found in itertools.groupby(alike, lambda one: one.epoch)]
+    for before, after in itertools.pairwise(by_epoch):
+        first, last = before[0], before[-1]
+        climbed, lasted = last.bytes - first.bytes, max(1, last.step - first.step)
+        is_let_go = last.bytes - after[0].bytes > LET_GO * climbed
+        if 2 * climbed >= least and is_let_go and climbed >= AS_FAST * rise.per_step * lasted:
+            return True
+    return False
+
+
 def _steady(span: Sequence[Reading], least: int) -> Rise | None:
     lows = _lows(span)
     floor = _floor(lows)
@@ -230,7 +262,8 @@ def _steady(span: Sequence[Reading], least: int) -> Rise | None:
     halves = _slope(span[: len(span) // 2])[0], _slope(span[len(span) // 2 :])[0]
     first, last = span[0], span[-1]
     passed = max(1, last.step - first.step)
-    line = sorted(r.bytes - (last.bytes - slope * (last.step - r.step)) for r in span)
+    latest = span[-max(FEWEST, len(span) // ABOVE) :]
+    line = sorted(r.bytes - (last.bytes - slope * (last.step - r.step)) for r in latest)
     above = line[int(0.95 * (len(line) - 1))]
     return Rise(
         first,
