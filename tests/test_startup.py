@@ -135,6 +135,10 @@ def test_a_process_without_torch_hears_nothing(start: Start) -> None:
         ("-m", "script"),
         ("-c", "import torch; print('done')"),
         ("-I", "script.py"),
+        pytest.param(
+            ("-P", "script.py"),
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no such flag there"),
+        ),
         ("-E", "-s", "-B", "script.py"),
         ("-X", "dev", "-W", "error", "script.py"),
         ("-B", "-OO", "script.py"),
