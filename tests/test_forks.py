@@ -367,16 +367,20 @@ def test_forks_of_a_program_under_the_command_have_its_settings(
 
 
 @forks
+@pytest.mark.parametrize("calls", [False, True])
 @pytest.mark.parametrize("watches", [False, True])
-def test_what_a_fork_waits_with_is_gone_after_its_first_call(watches: bool) -> None:
+def test_what_a_fork_waits_with_is_gone_after_its_first_call_or_step(
+    watches: bool, calls: bool
+) -> None:
     """Also where the child watches its loop itself: then there is one guard, and it is that one."""
     leave_alone = forked.guard_children(Settings(action="log"))
     model, optimizer = MLP.set_up()
+    train_step(MLP, model, optimizer, 0)
 
-    def first_step() -> list[Any]:
+    def first() -> list[Any]:
         before = len(torch.nn.modules.module._global_forward_hooks)
         own = memguard.watch(model, optimizer, action="log") if watches else None
-        train_step(MLP, model, optimizer, 0)
+        MLP.loss(model, 0) if calls else optimizer.step()
         guards = watching.open_guards()
         waiting = forked._waiting
         assert waiting is not None
@@ -386,7 +390,7 @@ def test_what_a_fork_waits_with_is_gone_after_its_first_call(watches: bool) -> N
         return [*found, len(torch.nn.modules.module._global_forward_hooks)]
 
     try:
-        found = in_a_child(first_step)
+        found = in_a_child(first)
     finally:
         leave_alone()
     assert found == [1, 1, watches, False, 0]

@@ -8,6 +8,7 @@ module. A DataLoader's worker calls modules, too: with its first call the hooks 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +49,11 @@ def _leave_children_alone() -> None:
 
 def _forked() -> None:
     global _waiting
-    # A child that has met no loop itself hands its wait on.
-    if _settings is None or (_waiting is not None and _waiting.is_on):
+    # Nothing is loaded within a fork: where a guard has begun, its modules are there.
+    if _settings is None or "memguard._events" not in sys.modules:
         return
+    if _waiting is not None and _waiting.is_on:
+        return  # a child that has met no loop itself hands its wait on
     try:
         _waiting = _Waiting(_settings)
     except Exception as error:
@@ -66,11 +69,13 @@ class _Waiting:
 
     def __init__(self, settings: Settings) -> None:
         from memguard import _events, _torch
+        from memguard.clock.tape import Tape
 
         self._settings = settings
         # Whoever takes it out begins: a server's first requests may come in several threads.
         self._turn: list[None] = [None]
-        self._undos = [_events.on_every_optimizer_step(self._begin)]
+        steps = _events.StepListener(Tape(most=0), self._begin)
+        self._undos = [_events.on_every_optimizer_step(steps)]
         self._undo_call = _events.nothing
         # Compiled modules warn of a hook that hears of every module.
         if not _events.has_compiled() and not _torch.compiled_frames():
