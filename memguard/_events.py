@@ -250,12 +250,22 @@ def nothing() -> None:
     """The undo of what was never done."""
 
 
+_has_compiled = False
+
+
+def has_compiled() -> bool:
+    """Whether something listened to `torch.compile` when it was called, here or before a fork."""
+    return _has_compiled
+
+
 def on_every_compile(hook: Callable[[Any], None]) -> Undo:
     """Call `hook(result)` after each `torch.compile`; only where a whole process is guarded."""
     original = torch.compile
 
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        global _has_compiled
+        _has_compiled = True
         result = original(*args, **kwargs)
         hook(result)
         return result

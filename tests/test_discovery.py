@@ -495,3 +495,27 @@ def test_an_optimizer_of_another_model_says_nothing_of_the_watched_one() -> None
 
     assert guard.steps < 20
     assert optimizer.param_groups
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_server_whose_model_is_frozen_is_found(keeps: bool, process: Guard) -> None:
+    """`gc.freeze()` before the fork hides the model from searches; its call tells which it is."""
+    model = nn.Sequential(nn.Flatten(), Net(), nn.Tanh()).eval()
+    gc.freeze()
+    kept: list[torch.Tensor] = []
+    try:
+        for _ in range(20):
+            answer = model(torch.randn(2, 4))
+            if keeps:
+                kept.append(answer)
+        report = process.report()
+    except LeakError as error:
+        report = error.report
+    finally:
+        gc.unfreeze()
+
+    assert report.verdict == ("leak" if keeps else "clean")
+    assert report.clock["beat"] == "forward"
+    assert report.step == report.clock["forwards"] == (9 if keeps else 20)
+    if keeps:
+        assert [holder.name for holder in report.findings[0].holders] == ["kept"]

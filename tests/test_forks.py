@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import memguard
-from memguard import LeakError, _events, _hooks
+from memguard import LeakError, _events, _hooks, watching
+from memguard.cli import run
+from memguard.settings import Settings
+from memguard.startup import forked
 
 MLP = TASKS[0]
 HERE = str(Path(__file__).parent)
@@ -269,3 +273,125 @@ def test_a_watched_model_goes_to_spawned_workers(
     done = python(program)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+GUARDED = """\
+import multiprocessing, os, sys
+from memguard.startup import boot
+boot.begin()
+import torch
+from torch.utils.data import DataLoader, Dataset
+from memguard import watching
+
+def train(leaky):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    total = 0.0
+    for _ in range(20):
+        loss = model(torch.randn(2, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss if leaky else loss.item()
+
+model = torch.nn.Linear(4, 1)
+
+def serve():
+    answers = []
+    try:
+        for _ in range(20):
+            answers.append(model(torch.randn(2, 4)))
+    except RuntimeError:
+        sys.exit(5)
+
+class Prepared(Dataset):
+    kept = []
+    def __len__(self):
+        return 30
+    def __getitem__(self, index):
+        self.kept.append(model(torch.randn(2, 4)))
+        return len(watching.open_guards())
+
+context = multiprocessing.get_context("fork")
+for work in (lambda: train(True), lambda: train(False), lambda: sum(range(9))):
+    process = context.Process(target=work)
+    process.start()
+    process.join()
+    print("ended", process.pid, process.exitcode, flush=True)
+loader = DataLoader(Prepared(), num_workers=1, multiprocessing_context="fork")
+print("guards of a worker", sum(int(found) for batch in loader for found in batch), flush=True)
+child = os.fork()
+if child == 0:
+    serve()
+print("ended", child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@forks
+def test_forks_of_a_guarded_program_are_guarded_once_they_run_a_loop(
+    python: Python, tmp_path: Path
+) -> None:
+    """Training and serving children are told of; loaders' workers and idle children are not."""
+    program = tmp_path / "program.py"
+    program.write_text(GUARDED)
+    env = {"MEMGUARD": "1", "MEMGUARD_REPORT": "{pid}.json"}
+    done = python("-W", "ignore", program, env=env, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    ended = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ended")]
+    (leaky, *_), (healthy, *_), (idle, *_), (server, *_) = ended
+    assert [status for _, status in ended] == ["1", "0", "0", "5"]
+    assert "guards of a worker 0\n" in done.stdout
+    told = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
+    assert told.keys() & {pid for pid, _ in ended} == {leaky, healthy, server}
+    names = [h["name"] for pid in (leaky, server) for h in told[pid]["findings"][0]["holders"]]
+    assert names == ["total", "answers"]
+    assert (told[healthy]["verdict"], told[healthy]["step"]) == ("clean", 20)
+    # multiprocessing shows what its child fails with; the server kept it to itself.
+    assert done.stderr.count("memguard.LeakError: 7 past steps") == 1
+    assert done.stderr.count("(the program went on)") == 1
+    assert idle not in told
+
+
+def test_forks_of_a_program_under_the_command_have_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for a report's file that is the parent's own."""
+    given: list[Settings] = []
+    monkeypatch.setattr("memguard.watching.guard_process", lambda settings: SimpleNamespace())
+    monkeypatch.setattr("memguard.startup.forked.guard_children", given.append)
+    for report in ("one.json", "{pid}.json"):
+        run._Guarding(Settings(action="log", report=report), {})._start()
+
+    assert [(one.action, one.report) for one in given] == [("log", None), ("log", "{pid}.json")]
+
+
+@forks
+@pytest.mark.parametrize("calls", [False, True])
+@pytest.mark.parametrize("watches", [False, True])
+def test_what_a_fork_waits_with_is_gone_after_its_first_call_or_step(
+    watches: bool, calls: bool
+) -> None:
+    """Also where the child watches its loop itself: then there is one guard, and it is that one."""
+    leave_alone = forked.guard_children(Settings(action="log"))
+    model, optimizer = MLP.set_up()
+    train_step(MLP, model, optimizer, 0)
+
+    def first() -> list[Any]:
+        before = len(torch.nn.modules.module._global_forward_hooks)
+        own = memguard.watch(model, optimizer, action="log") if watches else None
+        MLP.loss(model, 0) if calls else optimizer.step()
+        guards = watching.open_guards()
+        waiting = forked._waiting
+        assert waiting is not None
+        found = [before, len(guards), guards == [own], waiting.is_on]
+        for guard in guards:
+            guard.finish()
+        return [*found, len(torch.nn.modules.module._global_forward_hooks)]
+
+    try:
+        found = in_a_child(first)
+    finally:
+        leave_alone()
+    assert found == [1, 1, watches, False, 0]
+    assert in_a_child(lambda: len(torch.nn.modules.module._global_forward_hooks)) == 0

@@ -39,8 +39,12 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session
     finally:
         for guard in list(watching._guards.values()):
             guard.close()
+        # What a cell failed with keeps its frames.
+        vars(InteractiveShell.instance().InteractiveTB).pop("tb", None)
         InteractiveShell.instance().reset(new_session=False)
         InteractiveShell.clear_instance()
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
 
 
 SETUP = (PRELUDE, "guard = memguard.watch(model, optimizer, action='log')")

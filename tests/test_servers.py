@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import torch
@@ -14,6 +20,8 @@ from programs import Run
 from torch import nn
 
 import memguard
+from memguard import Report
+from memguard.cli import ask
 
 MLP = TASKS[0]
 
@@ -170,3 +178,93 @@ guard = memguard.watch(model, optimizer, player, learner)
     assert not run.stopped
     [finding] = run.report.findings
     assert (finding.severity, finding.holders[0].name) == ("warning", "losses")
+
+
+# Workers that are forked once the model is loaded, on a loop that handles signals in C.
+FORKED = """\
+import asyncio, os, signal
+from memguard.startup import boot
+boot.begin()
+import torch, uvloop
+
+model = torch.nn.Linear(16, 4).eval()
+cache = {}
+
+def keep(number, x):
+    cache[number] = model(x)  # grows
+
+def answer(number, x):
+    with torch.no_grad():
+        cache[0] = model(x)
+
+async def serve(handle, number):
+    async def client(reader, writer):
+        for asked in range(30):
+            line = await reader.readline()
+            try:
+                handle(int(line), torch.randn(2, 16))
+                writer.write(b"fine\\n")
+            except RuntimeError:
+                writer.write(b"failed\\n")
+        writer.close()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    server = await asyncio.start_server(client, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    print(os.getpid(), port, type(loop).__module__, flush=True)
+    await stop.wait()
+
+for number, handle in enumerate((keep, answer)):
+    if os.fork() == 0:
+        uvloop.run(serve(handle, number))
+        raise SystemExit(number)
+print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
+"""
+
+
+def test_forked_servers_on_uvloop_are_guarded_and_answer_while_they_serve(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The one that caches with graphs fails one request and is told; its twin hears nothing."""
+    pytest.importorskip("uvloop")
+    (tmp_path / "serve.py").write_text(FORKED)
+    with subprocess.Popen(
+        [sys.executable, "serve.py"],
+        cwd=tmp_path,
+        env={**environment, "MEMGUARD": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as served:
+        assert served.stdout is not None
+        workers = [served.stdout.readline().split() for _ in range(2)]
+        told: dict[str, Report] = {}
+        failed: dict[str, int] = {}
+        try:
+            for pid, port, _ in workers:
+                with socket.create_connection(("127.0.0.1", int(port))) as connection:
+                    client = connection.makefile("rw")
+                    answers = [_answer(client, number) for number in range(20)]
+                    [report] = ask.ask(int(pid), timeout=20)
+                    answers += [_answer(client, number) for number in range(20, 30)]
+                told[report.verdict], failed[report.verdict] = report, answers.count("failed\n")
+        finally:
+            for pid, _, _ in workers:
+                os.kill(int(pid), signal.SIGTERM)
+        said, errors = served.communicate(timeout=60)
+
+    assert [loop for _, _, loop in workers] == ["uvloop"] * 2
+    assert failed == {"leak": 1, "clean": 0}
+    [holder] = told["leak"].findings[0].holders
+    assert (holder.name, holder.code) == ("cache", "cache[number] = model(x)")
+    assert told["clean"].findings == ()
+    assert said == "[0, 1]\n"
+    assert errors.count("\n") == 1
+    assert errors.endswith("(the program went on)\n")
+
+
+def _answer(client: TextIO, number: int) -> str:
+    client.write(f"{number}\n")
+    client.flush()
+    return client.readline()

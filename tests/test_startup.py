@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -134,6 +135,10 @@ def test_a_process_without_torch_hears_nothing(start: Start) -> None:
         ("-m", "script"),
         ("-c", "import torch; print('done')"),
         ("-I", "script.py"),
+        pytest.param(
+            ("-P", "script.py"),
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="no such flag there"),
+        ),
         ("-E", "-s", "-B", "script.py"),
         ("-X", "dev", "-W", "error", "script.py"),
         ("-B", "-OO", "script.py"),
@@ -338,7 +343,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     folder = tmp_path_factory.mktemp("torch")
-    make_environment(folder, HOME, str(Path(torch.__file__).parents[1]))
+    accelerate = importlib.util.find_spec("accelerate")
+    homes = [torch.__file__, *([accelerate.origin] if accelerate and accelerate.origin else [])]
+    make_environment(folder, HOME, *(str(Path(file).parents[1]) for file in homes))
     return folder
 
 
@@ -395,3 +402,42 @@ def test_torchrun_guards_its_workers_and_not_itself(train: Start, tmp_path: Path
     assert ended.returncode == 1
     assert ended.stderr.count(LEAK) == 1
     assert [file.name for file in tmp_path.glob("*.json")] == ["report-0.json"]
+
+
+ACCELERATED = """\
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(80, 4)), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+total = 0.0
+for (inputs,) in loader:
+    loss = model(inputs).pow(2).mean()
+    optimizer.zero_grad()
+    accelerator.backward(loss)
+    optimizer.step()
+    total += loss
+"""
+
+
+def test_accelerate_launch_guards_what_it_starts(train: Start, tmp_path: Path) -> None:
+    """The launcher says nothing; an optimizer in a wrapper counts once a step."""
+    pytest.importorskip("accelerate")
+    (tmp_path / "train.py").write_text(ACCELERATED)
+    words = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
+    words += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    env = {"MEMGUARD": "1", "MEMGUARD_REPORT": "report-{pid}.json", "OMP_NUM_THREADS": "1"}
+    ended = train(*words, "train.py", env={**env, "HF_HOME": str(tmp_path)})
+
+    assert ended.returncode == 1
+    assert ended.stderr.count(LEAK) == 1
+    [file] = tmp_path.glob("report-*.json")
+    report = json.loads(file.read_text())
+    [holder] = report["findings"][0]["holders"]
+    assert (holder["name"], holder["line"]) == ("total", 17)
+    assert report["step"] == report["clock"]["optimizer_steps"] == 9

@@ -177,7 +177,5 @@ def _read(answer: str, pid: int) -> list[Report]:
     if "failed" in told:
         raise _NotAnswered(f"process {pid} could not make its report: {clean(told['failed'])}")
     if not told["reports"]:
-        raise _NotAnswered(
-            f"process {pid} guards nothing (any more); a fork's guard is its parent's"
-        )
+        raise _NotAnswered(f"process {pid} guards nothing, or nothing yet")
     return [Report.from_dict(report) for report in told["reports"]]

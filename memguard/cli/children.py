@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from memguard.settings import OPTIONS, Settings
@@ -31,9 +32,8 @@ def pass_on(settings: Settings, texts: Mapping[str, str]) -> Callable[[], None]:
     variables = {option.variable: texts[option.name] for option in OPTIONS if option.name in texts}
     variables["MEMGUARD"] = settings.action
     if settings.report is not None:
-        apart = any(field in settings.report for field in _OF_ITS_OWN)
         # An empty variable counts as not set.
-        variables["MEMGUARD_REPORT"] = settings.report if apart else ""
+        variables["MEMGUARD_REPORT"] = of_children(settings).report or ""
     if "MEMGUARD_IGNORE" in variables:
         lines = variables["MEMGUARD_IGNORE"].splitlines()
         variables["MEMGUARD_IGNORE"] = "\n".join(map(_anchored, lines))
@@ -41,6 +41,14 @@ def pass_on(settings: Settings, texts: Mapping[str, str]) -> Callable[[], None]:
     before = MappingProxyType({name: os.environ.get(name) for name in variables})
     os.environ.update(variables)
     return functools.partial(_restore, before)
+
+
+def of_children(settings: Settings) -> Settings:
+    """The settings of this process's children: the same, but for a report that is this one's."""
+    report = settings.report
+    if report is None or any(field in report for field in _OF_ITS_OWN):
+        return settings
+    return replace(settings, report=None)
 
 
 def _anchored(line: str) -> str:

@@ -16,7 +16,7 @@ from memguard.cli import program as programs
 from memguard.errors import LeakError, SettingsError, leak_behind
 from memguard.records import Finding, Report
 from memguard.settings import OPTIONS, Settings
-from memguard.startup import boot, say
+from memguard.startup import boot, forked, say
 from memguard.startup.torch_import import when_torch_is_imported
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ class _Guarding:
         self._guard = guard_process(self._settings)
         # At once: a task or a thread of the program may keep the error to itself.
         self._guard.before_raising = self._show
+        forked.guard_children(children.of_children(self._settings))
 
     def give_up(self) -> None:
         """There was no program to guard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
 from collections.abc import Callable
@@ -314,11 +315,20 @@ class Sources:
         # module that can give a beat has been called.
         if self._here is _hooks.here and id(module) not in self._met:
             self._safely(self._search)
+            if id(module) not in self._met and gc.get_freeze_count():
+                self._safely(self._meet_frozen)
 
     def _search(self) -> None:
         """Look through the heap for what is new, if that is affordable now."""
         if self._searches.are_affordable():
             self._searches.make(self.discover)
+
+    def _meet_frozen(self) -> None:
+        """Take what is called just now: a server's model that `gc.freeze()` hides from searches."""
+        module = _torch.outermost_called()
+        if module is not None and discovery.has_parameters(module):
+            self._met |= discovery.identities_below([module])
+            self._add_root(module)
 
     def _safely(self, work: Callable[..., _Result], *args: Any) -> _Result | None:
         """Do what looks into the user's objects; its failure is the listener's to note."""

@@ -8,9 +8,7 @@ and nothing is said or written by a process that never ends a step.
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,8 +17,8 @@ from memguard.startup import say
 from memguard.startup.torch_import import when_torch_is_imported
 
 if TYPE_CHECKING:
-    from memguard.guard import Guard
     from memguard.settings import Settings
+    from memguard.startup.quietly import QuietGuard
 
 _VARIABLE = "MEMGUARD"
 # The words that the start-up line knows, too; what else means off shows once torch is there.
@@ -51,8 +49,8 @@ class _Boot:
     """The wait for torch, and the guard that came of it."""
 
     def __init__(self) -> None:
-        self._guard: Guard | None = None
-        self._process = os.getpid()
+        self._guard: QuietGuard | None = None
+        self._leave_children_alone: Callable[[], None] | None = None
         try:
             # A script that changes folder must not move its report.
             self._folder = os.getcwd()
@@ -65,18 +63,18 @@ class _Boot:
         self._stop()
         guard, self._guard = self._guard, None
         if guard is not None:
-            guard.finish(write=False)
+            guard.end()
+        if self._leave_children_alone is not None:
+            self._leave_children_alone()
 
     def _start(self) -> None:
         settings = self._settings()
         if settings is None or settings.off:
             return
-        # Registered before the guard's own: the last word comes after its end.
-        atexit.register(self._last_word)
-        from memguard.watching import guard_process
+        from memguard.startup import forked, quietly
 
-        self._process = os.getpid()
-        self._guard = guard_process(settings, quiet=True)
+        self._guard = quietly.QuietGuard(settings)
+        self._leave_children_alone = forked.guard_children(settings)
 
     def _settings(self) -> Settings | None:
         """The settings; None when the switch has no value that is accepted, as if it were unset."""
@@ -92,26 +90,5 @@ class _Boot:
                 say(line)
         return None
 
-    def _last_word(self) -> None:
-        """Tell of a leak whose exception nobody has shown: the program kept it to itself."""
-        guard = self._guard
-        if guard is None or os.getpid() != self._process:
-            return
-        try:
-            if guard.has_raised and not _is_shown():
-                from memguard.report.text import one_line
-
-                say(one_line(guard.report()).partition(": ")[2] + " (the program went on)")
-        except Exception as error:
-            say(f"could not finish its report: {type(error).__name__}: {error}")
-
 
 _boot: _Boot | None = None
-
-
-def _is_shown() -> bool:
-    """Whether a traceback with the leak has been printed."""
-    from memguard.errors import leak_behind
-
-    last = getattr(sys, "last_value", None)
-    return last is not None and leak_behind(last) is not None

@@ -99,10 +99,22 @@ class _Magics:
 
     def _run(self, cell: str) -> Any:
         """Run a cell within the cell; value and error are left for the outer one to show, once."""
+        self._refuse_awaiting(cell)
         with _left_to_the_outer_cell(self._shell) as last:
             result = self._shell.run_cell(cell)
         result.raise_error()
         return result.result if last.value is None else last.value
+
+    def _refuse_awaiting(self, cell: str) -> None:
+        """A kernel's loop runs the outer cell already, and cannot run the inner one meanwhile."""
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is None or asyncio._get_running_loop() is None:
+            return
+        if self._shell.should_run_async(cell, transformed_cell=self._shell.transform_cell(cell)):
+            raise UsageError(
+                "%%memguard: a cell with `await` outside functions cannot run within another; "
+                "put %memguard on and %memguard off into cells before and after it"
+            )
 
     def off(self) -> None:
         """Stop guarding; harmless when nothing is guarded."""
