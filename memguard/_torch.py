@@ -357,18 +357,3 @@ def rank() -> int:
         return distributed.get_rank()
     text = os.environ.get("RANK", "0")
     return int(text) if text.isdigit() else 0
-
-
-def outermost_called() -> torch.nn.Module | None:
-    """The module in whose call this thread is, the outermost of several; None when in none.
-
-    Found in the frames of `Module._call_impl` (seen in 2.4 to 2.13; without it None).
-    """
-    code = getattr(getattr(Module, "_call_impl", None), "__code__", None)
-    found, frame = None, sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code is code:
-            # What this leaves on the frame goes with the call, as its arguments do.
-            found = frame.f_locals.get("self")
-    return found

@@ -325,7 +325,7 @@ class Sources:
 
     def _meet_frozen(self) -> None:
         """Take what is called just now: a server's model that `gc.freeze()` hides from searches."""
-        module = _torch.outermost_called()
+        module = _modules.outermost_called()
         if module is not None and discovery.has_parameters(module):
             self._met |= discovery.identities_below([module])
             self._add_root(module)
