@@ -6,6 +6,7 @@ it: a reading of the process takes some 15 microseconds, one of a child as much.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,10 @@ PART = 0.05
 
 # The same share of the time in the first steps (up to `pace.CLOSE_STEPS`), where bugs show.
 CLOSE_SHARE = 0.02
+
+# A level climbs when its latest readings only rise, by at least this share of what is worth a word.
+# Then it is read so many times as often: a rise is judged by readings that lie evenly.
+CLIMBING, CLIMBING_BY, CLIMBING_SHARE = 4, 1 / 8, 4
 
 # Seconds between questions to the system for children that `multiprocessing` has not started.
 CHILDREN_EVERY = 30.0
@@ -76,6 +81,16 @@ class Watch:
         self.probe = None
         self.hold_at = max(self.hold_at, level + (worth << min(self.fruitless, 30)))
         self.fruitless += 1
+
+    def climbs(self, worth: int) -> bool:
+        """Whether its latest readings rise fast, and that may be worth a word."""
+        latest = [reading.bytes for reading in self.level.readings[-CLIMBING:]]
+        return (
+            len(latest) == CLIMBING
+            and latest[-1] >= self.hold_at
+            and latest[-1] - latest[0] >= worth * CLIMBING_BY
+            and all(before < after for before, after in itertools.pairwise(latest))
+        )
 
     def restart(self) -> None:
         """Forget all that was read."""
@@ -124,6 +139,11 @@ class Memory:
         self._last_phase = ""
 
     @property
+    def climbs(self) -> bool:
+        """Whether a level rises so fast that it must be read again soon."""
+        return self._climbs
+
+    @property
     def in_doubt(self) -> bool:
         """Whether a rise is being looked into."""
         return any(watch.probe is not None for watch in self._watches())
@@ -143,10 +163,12 @@ class Memory:
         self._read_children(now, begun, phase)
         for allocation in seen.devices:
             self._read_device(allocation, now, begun, phase)
+        self._climbs = any(watch.climbs(self._worth(watch.device)) for watch in self._watches())
         taken = self._clock() - begun
         gap = max(LEAST_GAP, min(MOST_GAP, (begun - self._begun) * GAP_SHARE))
         if now > FREE_STEPS:
             share = self._share if now > CLOSE_STEPS else max(self._share, CLOSE_SHARE)
+            share *= CLIMBING_SHARE if self._climbs else 1
             gap = max(gap, taken / share if share > 0 else MOST_GAP)
         self._due = begun + gap
         for watch in self._watches():

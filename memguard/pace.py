@@ -106,10 +106,16 @@ class Pace:
         """A dated look was taken, for so many seconds."""
         self._dated_at = step + max(DATED_SELDOM, self._governor.steps_to_earn(DATED_PART, cost))
 
-    def looked(self, step: int, watchful: bool) -> int:
-        """A look was due at the end of `step`; the next one is near if `watchful`.
+    def looked(self, step: int, watchful: bool, climbs: bool = False) -> int:
+        """A look was due at the end of `step`; when the next one is to come.
 
-        Returns the step at whose end it is due.
+        Args:
+            step: steps ended.
+            watchful: something is in doubt, so the next look is near.
+            climbs: memory rises fast, so it is not far.
+
+        Returns:
+            The step at whose end it is due.
         """
         charged = self._governor.sensing
         self._costs.append(charged - self._charged)
@@ -123,6 +129,8 @@ class Pace:
             max(1, self._stretch // 2) if allowed else min(MAX_STRETCH, 2 * self._stretch)
         )
         gaps = GAPS if watchful or step <= CLOSE_STEPS else self._rhythm()
+        if climbs:
+            gaps = min(gaps, RHYTHMS[-1][0])
         gap = gaps[next(self._gaps)]
         if self.is_free(step) or (watchful and allowed):
             gap = 1
