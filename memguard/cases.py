@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
-from memguard.judge.growth import NODE_BYTES
+from memguard.judge.growth import NODE_BYTES, timed
 from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
 from memguard.pinned import Pinned
@@ -52,6 +52,7 @@ class Cases:
         creation: Creation,
         figures: Figures,
         parts: Parts,
+        seconds_per_step: Callable[[], float],
     ) -> None:
         self.findings: dict[str, Finding] = {}
         self.triage = Triage(settings.ignore)
@@ -68,6 +69,7 @@ class Cases:
         self._census = census
         self._creation = creation
         self._parts = parts
+        self._seconds_per_step = seconds_per_step
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
@@ -208,7 +210,8 @@ class Cases:
 
     def add(self, found: Finding) -> None:
         """Keep a finding, and tell it unless it is ignored, a mere note, or known already."""
-        finding = self.triage.sort(found)
+        forecast = timed(found.forecast, self._seconds_per_step())
+        finding = self.triage.sort(replace(found, forecast=forecast))
         if finding is None:
             return
         known = self.findings.get(finding.fingerprint)
