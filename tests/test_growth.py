@@ -72,7 +72,7 @@ def test_forecast_divides_what_is_left() -> None:
 
 
 def test_a_forecast_has_the_time_that_its_steps_take() -> None:
-    """The record tells what the text tells; a time that was measured, or no pace, stays as it is."""
+    """The record has what the text tells; a time that was measured stays as it is."""
     forecast = growth.forecast(limit=1000, used=200, per_step=8, uncertainty=0.1)
     in_time = growth.timed(forecast, 0.5)
     assert in_time is not None

@@ -307,14 +307,14 @@ def test_a_known_leaky_test_is_reported_and_does_not_fail(run: Run) -> None:
 
 
 def test_a_leaky_test_that_was_mended_fails(run: Run) -> None:
-    """So that the mark does not stay for ever."""
+    """So that the mark does not stay for ever; neither letter nor words say that it leaks."""
     source = "import pytest\n@pytest.mark.leaky(reason='ticket 3')\n" + HEALTHY.split("\n", 2)[2]
+    told = "test_healthy is marked leaky (ticket 3) but leaves nothing behind: take the mark off"
     result = run("import torch\n" + source, "--memguard")
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["test_healthy is marked leaky (ticket 3) but leaves nothing behind: take the mark off"]
-    )
+    result.stdout.fnmatch_lines(["test_run.py F*", told, "NOT LEAKY test_run.py::test_healthy*"])
+    result.stdout.no_fnmatch_line("*LEAKED*")
 
 
 # --- the fixture ---
@@ -355,12 +355,17 @@ def test_what_is_expected_to_be_freed_fails_the_test_when_it_is_not(run: Run) ->
             KEPT.append(thing)
             memguard.expect_freed(thing, "the thing")
     """
-    for words in ((), ("--memguard",)):
+    for words, judged in (((), "1 test"), (("--memguard",), "2 tests")):
         result = run(source, *words)
 
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines(
-            ["the thing was expected to be freed with the test and is still alive", "*KEPT (list)*"]
+            [
+                "the thing was expected to be freed with the test and is still alive",
+                "*KEPT (list)*",
+                "*test_kept *leaked *stale*",
+                f"{judged} judged, 1 leaked",
+            ]
         )
 
 

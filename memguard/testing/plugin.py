@@ -138,6 +138,8 @@ def pytest_report_teststatus(
         return None
     if told == "wait":
         return "", "", ""
+    if told == "mended":
+        return "failed", "F", ("NOT LEAKY", {"red": True})
     if report.failed:
         return "failed", "L", ("LEAKED", {"red": True})
     return ("passed", "l", "PASSED, LEAKY") if told == "leaky" else ("passed", ".", "PASSED")
