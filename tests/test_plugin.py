@@ -86,13 +86,12 @@ def test_a_path_may_follow_the_option(run: Run) -> None:
 def test_an_unknown_mode_is_wrong_usage(run: Run, word: str) -> None:
     """On the command line and in the ini file."""
     if word.startswith("="):
-        result = run(LEAK, f"--memguard{word}")
+        spelled, result = "--memguard", run(LEAK, f"--memguard{word}")
     else:
-        result = run(LEAK, ini=f"memguard = {word}")
-        result.stderr.fnmatch_lines(
-            ["ERROR: memguard: ini memguard: found 'maybe'; accepted: fail, warn, report, off"]
-        )
+        spelled, result = "ini memguard", run(LEAK, ini=f"memguard = {word}")
 
+    told = f"ERROR: memguard: {spelled}: found 'maybe'; accepted: fail, warn, report, off"
+    result.stderr.fnmatch_lines([told])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
