@@ -9,8 +9,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import torch
 from plugin_runs import LEAK, OWN_LEAK, Run
 
+import memguard
 from memguard.sensors.births import Births
 
 HEALTHY = """
@@ -384,6 +386,16 @@ def test_the_fixture_has_the_assertions(run: Run) -> None:
                 memguard.expect_freed((1, 2))
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_the_fix_is_for_what_the_function_does() -> None:
+    """Not for the assertion that calls it, which stands on the same line where it is a lambda."""
+    kept: list[torch.Tensor] = []
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(AssertionError, match=r"fix  kept.append\(weight.sum\(\).item\(\)\)\n"):
+        memguard.assert_no_growth(lambda: kept.append(weight.sum()))
+    with pytest.raises(AssertionError, match=r"fix  make it a collections\.deque"):
+        memguard.assert_no_growth(lambda: kept.append(torch.ones(2)))
 
 
 # --- beside what else pytest does ---
