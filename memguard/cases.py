@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,11 @@ from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
 from memguard.pinned import Pinned
 from memguard.records import Finding
+from memguard.renewal import renewed
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_REACH, steps_reached
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 from memguard.triage import Triage
@@ -52,7 +54,7 @@ class Cases:
         creation: Creation,
         figures: Figures,
         parts: Parts,
-        seconds_per_step: Callable[[], float],
+        governor: Governor,
     ) -> None:
         self.findings: dict[str, Finding] = {}
         self.triage = Triage(settings.ignore)
@@ -69,7 +71,11 @@ class Cases:
         self._census = census
         self._creation = creation
         self._parts = parts
-        self._seconds_per_step = seconds_per_step
+        self._figures = figures
+        self._governor = governor
+        # The leak of graphs that was looked into last, when that was, and what it took.
+        self._leak: Finding | None = None
+        self._looked_into = self._cost = 0.0
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
@@ -127,7 +133,7 @@ class Cases:
         begun = time.perf_counter()
         if self._parts.do("pinned graphs", self._pinned.look, now, births):
             self.explaining += time.perf_counter() - begun
-        if opinion is not None and self._may_explain():
+        if opinion is not None and self._may_explain() and not self._renew(now, opinion):
             self._investigate("graph", now, self._completed(opinion, now))
 
     def judge_tensors(self, now: int) -> None:
@@ -140,12 +146,23 @@ class Cases:
     def judge_reach(self, look: Look) -> None:
         """The same for chains, by how far back the present reaches."""
         opinion = self._graphs.reach(look)
-        if opinion is not None and self._may_explain():
+        if opinion is not None and self._may_explain() and not self._renew(look.step, opinion):
             self._investigate("graph", look.step, opinion)
 
     def _may_explain(self) -> bool:
         """Whether graphs may be walked: told ones not for ever, see `sensors.touched`."""
         return not (self._graphs.settled and self._canaries.full)
+
+    def _renew(self, now: int, opinion: Opinion) -> bool:
+        """Whether a leak that was told has its new figures, as looking into it is not earned."""
+        leak = self._leak
+        gone_by = time.perf_counter() - self._looked_into
+        if leak is None or not self._graphs.settled or self._governor.earns(self._cost, gone_by):
+            return False
+        case = Case("graph", now, opinion.births, opinion.reason)
+        self._graphs.settle(len(opinion.births))
+        self._parts.do("renewal", lambda: self.add(renewed(leak, case, self._figures)))
+        return True
 
     def _completed(self, opinion: Opinion, now: int) -> Opinion:
         """With the steps that nobody looked at when they ended, as far as a walk finds them."""
@@ -173,7 +190,10 @@ class Cases:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
         self._settle(kind, opinion, outcome)
-        self.explaining += time.perf_counter() - begun
+        spent = time.perf_counter() - begun
+        self.explaining += spent
+        if kind == "graph":
+            self._looked_into, self._cost = begun + spent, spent
 
     def _created(self, births: Sequence[int]) -> tuple[str, ...]:
         """Where survivors like these were made, seen in a later step of the same loop."""
@@ -206,11 +226,12 @@ class Cases:
             return
         if kind == "graph" and finding.severity == "leak":
             self._graphs.settle(len(opinion.births))
+            self._leak = finding
         self.add(finding)
 
     def add(self, found: Finding) -> None:
         """Keep a finding, and tell it unless it is ignored, a mere note, or known already."""
-        forecast = timed(found.forecast, self._seconds_per_step())
+        forecast = timed(found.forecast, self._governor.seconds_per_step)
         finding = self.triage.sort(replace(found, forecast=forecast))
         if finding is None:
             return

@@ -85,7 +85,7 @@ class WatchedLoop:
             self._creation,
             self.figures,
             self.parts,
-            lambda: governor.seconds_per_step,
+            governor,
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
         self.asides = Asides(
