@@ -84,7 +84,7 @@ def watch(
         SettingsError: a setting is unknown or has a value that is not accepted, or the same objects
             are already watched with other settings.
 
-    Costs some ten microseconds a step; the first 16 steps are watched more closely.
+    Costs some tens of microseconds a step, and more in the first 128.
     """
     given = {
         "action": action,
