@@ -159,6 +159,8 @@ class Cases:
         gone_by = time.perf_counter() - self._looked_into
         if leak is None or not self._graphs.settled or self._governor.earns(self._cost, gone_by):
             return False
+        if leak.fingerprint not in self.findings:
+            return False  # ignored: what else grows beside it is to be told all the same
         case = Case("graph", now, opinion.births, opinion.reason)
         self._graphs.settle(len(opinion.births))
         self._parts.do("renewal", lambda: self.add(renewed(leak, case, self._figures)))
