@@ -16,14 +16,16 @@ from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
-from memguard.judge.growth import NODE_BYTES, so_far
+from memguard.judge.growth import NODE_BYTES, so_far, timed
 from memguard.judge.survivors import Opinion
 from memguard.parts import Parts
 from memguard.pinned import Pinned
 from memguard.records import Amount, Finding
+from memguard.renewal import renewed
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_REACH, steps_reached
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 from memguard.triage import Triage
@@ -52,6 +54,7 @@ class Cases:
         creation: Creation,
         figures: Figures,
         parts: Parts,
+        governor: Governor,
     ) -> None:
         self.findings: dict[str, Finding] = {}
         self.triage = Triage(settings.ignore)
@@ -68,6 +71,11 @@ class Cases:
         self._census = census
         self._creation = creation
         self._parts = parts
+        self._figures = figures
+        self._governor = governor
+        # The leak of graphs that was looked into last, when that was, and what it took.
+        self._leak: Finding | None = None
+        self._looked_into = self._cost = 0.0
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
@@ -132,7 +140,7 @@ class Cases:
         begun = time.perf_counter()
         if self._parts.do("pinned graphs", self._pinned.look, now, births):
             self.explaining += time.perf_counter() - begun
-        if opinion is not None and self._may_explain():
+        if opinion is not None and self._may_explain() and not self._renew(now, opinion):
             self._investigate("graph", now, self._completed(opinion, now))
 
     def judge_tensors(self, now: int) -> None:
@@ -145,12 +153,25 @@ class Cases:
     def judge_reach(self, look: Look) -> None:
         """The same for chains, by how far back the present reaches."""
         opinion = self._graphs.reach(look)
-        if opinion is not None and self._may_explain():
+        if opinion is not None and self._may_explain() and not self._renew(look.step, opinion):
             self._investigate("graph", look.step, opinion)
 
     def _may_explain(self) -> bool:
         """Whether graphs may be walked: told ones not for ever, see `sensors.touched`."""
         return not (self._graphs.settled and self._canaries.full)
+
+    def _renew(self, now: int, opinion: Opinion) -> bool:
+        """Whether a leak that was told has its new figures, as looking into it is not earned."""
+        leak = self._leak
+        gone_by = time.perf_counter() - self._looked_into
+        if leak is None or not self._graphs.settled or self._governor.earns(self._cost, gone_by):
+            return False
+        if leak.fingerprint not in self.findings:
+            return False  # ignored: what else grows beside it is to be told all the same
+        case = Case("graph", now, opinion.births, opinion.reason)
+        self._graphs.settle(len(opinion.births))
+        self._parts.do("renewal", lambda: self.add(renewed(leak, case, self._figures)))
+        return True
 
     def _completed(self, opinion: Opinion, now: int) -> Opinion:
         """With the steps that nobody looked at when they ended, as far as a walk finds them."""
@@ -178,7 +199,10 @@ class Cases:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
         self._settle(kind, opinion, outcome)
-        self.explaining += time.perf_counter() - begun
+        spent = time.perf_counter() - begun
+        self.explaining += spent
+        if kind == "graph":
+            self._looked_into, self._cost = begun + spent, spent
 
     def _created(self, births: Sequence[int]) -> tuple[str, ...]:
         """Where survivors like these were made, seen in a later step of the same loop."""
@@ -211,11 +235,13 @@ class Cases:
             return
         if kind == "graph" and finding.severity == "leak":
             self._graphs.settle(len(opinion.births))
+            self._leak = finding
         self.add(finding)
 
     def add(self, found: Finding) -> None:
         """Keep a finding, and tell it unless it is ignored, a mere note, or known already."""
-        finding = self.triage.sort(found)
+        forecast = timed(found.forecast, self._governor.seconds_per_step)
+        finding = self.triage.sort(replace(found, forecast=forecast))
         if finding is None:
             return
         known = self.findings.get(finding.fingerprint)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from memguard.explain.frames import is_user_file, qualified_name
+from memguard.explain.frames import is_command_file, is_user_file, qualified_name
 
 # Frames told of one stack; what calls the training loop says nothing of the leak.
 MAX_FRAMES = 8
@@ -67,6 +67,8 @@ def user_stack(frame: FrameType | None) -> tuple[str, ...]:
         if frame is None or len(found) >= MAX_FRAMES:
             break
         code = frame.f_code
+        if is_command_file(code.co_filename):
+            break
         if is_user_file(code.co_filename):
             line = frame.f_lineno or code.co_firstlineno
             found.append(f"{code.co_filename}:{line} in {qualified_name(code)}")

@@ -272,7 +272,7 @@ class Investigator:
         finding = Finding(
             case.kind,
             severity,
-            _summary(case, count, ruling.bound),
+            summary(case, count, ruling.bound),
             mark,
             growing.since_it_grows(case.births)[0],
             case.now,
@@ -383,19 +383,18 @@ def _holder(located: Located, case: Case, count: int, each: int, ruling: Ruling)
     )
 
 
-def _summary(case: Case, count: int, bound: int | None) -> str:
+def summary(case: Case, count: int, bound: int | None) -> str:
+    """The headline of a finding: so many survive, at such a pace or with such a bound."""
     pace = growing.rate_in_words(case.births, count, case.now, max(1.0, case.tensors))
     if case.kind == "graph":
         owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
-        summary = f"{owner} autograd graphs are still alive"
+        told = f"{owner} autograd graphs are still alive"
     elif case.kind == "cycle":
-        summary = (
-            f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
-        )
+        told = f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
     elif case.tensors:
         # Those of several steps are met together, so that their steps cannot be counted.
         alive = plural(round(count * case.tensors), "tensor")
-        summary = f"{alive} of past steps are still alive"
+        told = f"{alive} of past steps are still alive"
     else:
-        summary = f"tensors of {plural(count, 'past step')} are still alive"
-    return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"
+        told = f"tensors of {plural(count, 'past step')} are still alive"
+    return f"{told}, at most {bound}" if bound is not None else f"{told}, {pace}"

@@ -121,6 +121,7 @@ class Suspicion:
         self.opinion = Opinion("clean", "told")
         self.settled = True
         self.hold(survivors, 2 * survivors)
+        self._hold_step = 2 * self._now
 
     def hold(self, survivors: int, until: int | None) -> None:
         """Leave the case alone until there are `until` survivors, or clearly more than now."""

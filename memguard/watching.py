@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from memguard import reactions
 from memguard.errors import LeakError, LeakWarning, SettingsError
@@ -41,6 +41,7 @@ def watch(
     ask: bool | None = None,
     watchdog: float | str | None = None,
     source: bool | None = None,
+    **unknown: NoReturn,
 ) -> Guard:
     """Watch a training or evaluation loop for memory that never comes back.
 
@@ -73,16 +74,17 @@ def watch(
         watchdog: seconds without a step after which one line on standard error says so, from a
             thread of its own; default: no watchdog.
         source: whether reports show lines of the program's source; default True.
+        unknown: none is accepted; a misspelt setting is refused with the name that is near.
 
     Returns:
         The guard; also a context manager that closes itself.
 
     Raises:
         UsageError: an object is neither module nor optimizer.
-        SettingsError: a setting has a value that is not accepted, or the same objects are already
-            watched with other settings.
+        SettingsError: a setting is unknown or has a value that is not accepted, or the same objects
+            are already watched with other settings.
 
-    Costs some ten microseconds a step; the first 16 steps are watched more closely.
+    Costs some tens of microseconds a step, and more in the first 128.
     """
     given = {
         "action": action,
@@ -99,6 +101,8 @@ def watch(
         "watchdog": watchdog,
         "source": source,
     }
+    if unknown:
+        Settings.read(unknown, environ={}, pyproject=None)  # raises, with the name that is near
     asked = _asked(given)
     modules, optimizers = sorted_out(objects, "memguard.watch")
     key = tuple(sorted({id(item) for item in [*modules, *optimizers]}))

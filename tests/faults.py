@@ -102,6 +102,7 @@ EXPLAINERS = _spots(
     ("explain.search:Search.__init__", "graph explanation"),
     ("figures:Figures.room", "graph explanation"),
     ("figures:Figures.limit", "graph explanation"),
+    ("cases:renewed", "renewal"),
     ("creation:Creation.of", "graph judge"),
     ("creation:Creation.note", "canaries, audit"),
 )

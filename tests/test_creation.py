@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import memguard
+from memguard import cli
 from memguard.creation import MAX_FRAMES, Creation, user_stack
 from memguard.records import Holder
 
@@ -139,3 +141,18 @@ def test_a_stack_is_no_longer_than_a_reader_wants() -> None:
     stack = deep(50)
     assert len(stack) == MAX_FRAMES
     assert all("deep" in frame for frame in stack)
+
+
+def test_the_command_that_runs_the_program_is_none_of_its_frames(tmp_path: Path) -> None:
+    """Whatever the file is called that `memguard` was started from."""
+    found: dict[str, Any] = {}
+    program = "from memguard.creation import user_stack\nimport sys\n"
+    program += "def made():\n    return user_stack(sys._getframe())\n"
+    exec(compile(program, str(tmp_path / "train.py"), "exec"), found)
+    command = compile("told = made()", str(Path(cli.__file__).with_name("run.py")), "exec")
+
+    def start() -> None:
+        exec(command, found)
+
+    start()
+    assert found["told"] == (f"{tmp_path / 'train.py'}:4 in made",)

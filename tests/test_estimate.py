@@ -194,6 +194,24 @@ def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str]) -> 
     assert "'much' is no size" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--params", "7x"], "--params: found '7x'; accepted: a whole number, 1 or more"),
+        (["--params", "1e999"], "--params: found '1e999'; accepted: a whole number, 1 or more"),
+        (["--ranks", "2.5"], "--ranks: found '2.5'; accepted: a whole number, 1 or more"),
+        (["--zero-stage", "4"], "--zero-stage: found '4'; accepted: 0, 1, 2 or 3"),
+    ],
+)
+def test_the_command_says_what_it_found_and_what_it_accepts(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an option's value that cannot be read, in one line."""
+    with pytest.raises(SystemExit):
+        cli.main(["estimate", "--params", "7e9", *words])
+    assert capsys.readouterr().err.startswith(f"memguard estimate: argument {told}")
+
+
 def test_a_saved_ledger_is_told_without_torch(python: Python, tmp_path: Path) -> None:
     """On a machine that has none, and so is an estimate."""
     file = tmp_path / "report.json"

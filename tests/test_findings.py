@@ -59,6 +59,8 @@ def test_activations_are_weighed(tmp_path: Path) -> None:
     assert finding.growth.per_step.bytes == expected
     assert finding.saved_bytes == expected * finding.growth.total.graphs
     assert finding.forecast is not None
+    # The record has the time that the text tells.
+    assert (finding.forecast.seconds or 0) > 0
 
 
 def test_tensors_are_counted_alike_throughout_a_report(tmp_path: Path) -> None:

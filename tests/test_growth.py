@@ -71,6 +71,17 @@ def test_forecast_divides_what_is_left() -> None:
     assert forecast.low < 100 < forecast.high
 
 
+def test_a_forecast_has_the_time_that_its_steps_take() -> None:
+    """The record has what the text tells; a time that was measured stays as it is."""
+    forecast = growth.forecast(limit=1000, used=200, per_step=8, uncertainty=0.1)
+    in_time = growth.timed(forecast, 0.5)
+    assert in_time is not None
+    assert in_time.seconds == 50
+    assert growth.timed(in_time, 2.0) == in_time
+    assert growth.timed(forecast, 0.0) == forecast
+    assert growth.timed(None, 0.5) is None
+
+
 def test_no_growth_no_forecast() -> None:
     """Without growth there is no end to tell."""
     assert growth.forecast(1000, 200, 0, 0.1) is None

@@ -9,8 +9,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+import torch
 from plugin_runs import LEAK, OWN_LEAK, Run
 
+import memguard
 from memguard.sensors.births import Births
 
 HEALTHY = """
@@ -86,13 +88,12 @@ def test_a_path_may_follow_the_option(run: Run) -> None:
 def test_an_unknown_mode_is_wrong_usage(run: Run, word: str) -> None:
     """On the command line and in the ini file."""
     if word.startswith("="):
-        result = run(LEAK, f"--memguard{word}")
+        spelled, result = "--memguard", run(LEAK, f"--memguard{word}")
     else:
-        result = run(LEAK, ini=f"memguard = {word}")
-        result.stderr.fnmatch_lines(
-            ["ERROR: memguard: ini memguard: found 'maybe'; accepted: fail, warn, report, off"]
-        )
+        spelled, result = "ini memguard", run(LEAK, ini=f"memguard = {word}")
 
+    told = f"ERROR: memguard: {spelled}: found 'maybe'; accepted: fail, warn, report, off"
+    result.stderr.fnmatch_lines([told])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
@@ -307,14 +308,14 @@ def test_a_known_leaky_test_is_reported_and_does_not_fail(run: Run) -> None:
 
 
 def test_a_leaky_test_that_was_mended_fails(run: Run) -> None:
-    """So that the mark does not stay for ever."""
+    """So that the mark does not stay for ever; neither letter nor words say that it leaks."""
     source = "import pytest\n@pytest.mark.leaky(reason='ticket 3')\n" + HEALTHY.split("\n", 2)[2]
+    told = "test_healthy is marked leaky (ticket 3) but leaves nothing behind: take the mark off"
     result = run("import torch\n" + source, "--memguard")
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["test_healthy is marked leaky (ticket 3) but leaves nothing behind: take the mark off"]
-    )
+    result.stdout.fnmatch_lines(["test_run.py F*", told, "NOT LEAKY test_run.py::test_healthy*"])
+    result.stdout.no_fnmatch_line("*LEAKED*")
 
 
 # --- the fixture ---
@@ -355,12 +356,17 @@ def test_what_is_expected_to_be_freed_fails_the_test_when_it_is_not(run: Run) ->
             KEPT.append(thing)
             memguard.expect_freed(thing, "the thing")
     """
-    for words in ((), ("--memguard",)):
+    for words, judged in (((), "1 test"), (("--memguard",), "2 tests")):
         result = run(source, *words)
 
         result.assert_outcomes(passed=1, failed=1)
         result.stdout.fnmatch_lines(
-            ["the thing was expected to be freed with the test and is still alive", "*KEPT (list)*"]
+            [
+                "the thing was expected to be freed with the test and is still alive",
+                "*KEPT (list)*",
+                "*test_kept *leaked *stale*",
+                f"{judged} judged, 1 leaked",
+            ]
         )
 
 
@@ -380,6 +386,16 @@ def test_the_fixture_has_the_assertions(run: Run) -> None:
                 memguard.expect_freed((1, 2))
     """
     run(source).assert_outcomes(passed=1)
+
+
+def test_the_fix_is_for_what_the_function_does() -> None:
+    """Not for the assertion that calls it, which stands on the same line where it is a lambda."""
+    kept: list[torch.Tensor] = []
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(AssertionError, match=r"fix  kept.append\(weight.sum\(\).item\(\)\)\n"):
+        memguard.assert_no_growth(lambda: kept.append(weight.sum()))
+    with pytest.raises(AssertionError, match=r"fix  make it a collections\.deque"):
+        memguard.assert_no_growth(lambda: kept.append(torch.ones(2)))
 
 
 # --- beside what else pytest does ---

@@ -445,20 +445,22 @@ def test_at_the_end_of_a_program_what_a_loop_left_is_told(
     assert variable
 
 
-def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any) -> None:
-    """On standard error; what has died by then is not told."""
-    done = python(
-        "-c",
+def test_without_a_guard_it_is_asked_for_when_the_program_ends(python: Any, tmp_path: Path) -> None:
+    """On standard error, with the script's line; what has died by then is not told."""
+    script = tmp_path / "script.py"
+    script.write_text(
         "import memguard\n"
         "class Thing: pass\n"
         "held, gone = Thing(), Thing()\n"
         "memguard.expect_freed(held, 'the first')\n"
         "memguard.expect_freed(gone, 'the second')\n"
-        "del gone\n",
+        "del gone\n"
     )
+    done = python(str(script))
     assert done.returncode == 0
     assert "the first was to be freed and is still alive" in done.stderr
     assert "global held" in done.stderr
+    assert "script.py:3\n" in done.stderr
     assert "the second" not in done.stderr
 
 

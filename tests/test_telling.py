@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import memguard
 from memguard import LeakError, LeakWarning, Report
+from memguard.investigation import Case, Investigator, Outcome
 from memguard.records import Amount, Finding, Growth, Kind
 from memguard.report import data
 from memguard.telling import MOST_FILES
@@ -285,17 +286,33 @@ def test_stop_sets_a_flag_that_the_loop_may_honour() -> None:
 # --- warn again ---
 
 
-def test_a_leak_is_warned_about_again_only_when_it_has_doubled() -> None:
-    """A few lines tell how a leak goes on over hundreds of steps, not hundreds."""
+def test_a_leak_is_warned_about_again_only_when_it_has_doubled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A few lines tell how a leak goes on over hundreds of steps, and one look goes into it.
+
+    Another would not be earned for hours.
+    """
+    looks: list[int] = []
+    investigate = Investigator.investigate
+
+    def counted(self: Investigator, case: Case) -> Outcome:
+        looks.extend([case.now] if case.kind == "graph" else [])
+        return investigate(self, case)
+
+    monkeypatch.setattr(Investigator, "investigate", counted)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run = train(MLP, 400, leak=True, action="warn")
+        run = train(MLP, 400, leak=True, action="warn", overhead=1e-6)
     told = [warning for warning in caught if issubclass(warning.category, LeakWarning)]
 
     assert run.guard is not None
     (finding,) = run.guard.report().findings
     assert finding.growth.total.graphs > 30
+    assert finding.holders[0].survivors == finding.growth.total.graphs
+    assert f"{finding.holders[0].survivors:,} past steps" in finding.summary
     assert 2 <= len(told) <= 4
+    assert len(looks) == 1
 
 
 @pytest.mark.parametrize("kind", ["graph", "tensor", "cycle", "host", "worker", "reserved"])

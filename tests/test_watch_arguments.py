@@ -100,10 +100,11 @@ def test_a_wrong_setting_is_refused_by_name_value_and_what_is_accepted(
     assert hooks_of(model) == 0
 
 
-def test_an_unknown_keyword_is_pythons_own_error() -> None:
-    """As with any function."""
-    with pytest.raises(TypeError, match="unexpected keyword argument 'actoin'"):
-        memguard.watch(action="raise", actoin="warn")  # type: ignore[call-arg]
+@pytest.mark.parametrize("value", ["warn", None])
+def test_an_unknown_keyword_is_refused_with_the_one_that_is_near(value: str | None) -> None:
+    """As a variable is; for type checkers it is a wrong argument, as with any function."""
+    with pytest.raises(SettingsError, match=r"^unknown setting 'acton'; did you mean action\?$"):
+        memguard.watch(action="raise", acton=value)  # type: ignore[arg-type]
 
 
 def test_other_settings_for_watched_objects_are_refused() -> None:

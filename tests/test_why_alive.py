@@ -73,6 +73,31 @@ def test_a_scripts_own_variable_is_told_after_the_others(tmp_path: Path) -> None
     assert names(answer)[1].startswith("a_thing, global")
 
 
+def test_a_scripts_own_variable_may_hold_what_is_to_be_free(tmp_path: Path) -> None:
+    """It is the one that is handed over, as a local is; who asks in a function has another."""
+    script = tmp_path / "asks.py"
+    script.write_text(
+        "import memguard\n"
+        "from things import Box, Thing\n"
+        "a_thing, box, failed = Thing(), Box(), []\n"
+        "def ask(thing):\n"
+        "    memguard.assert_freed(thing)\n"
+        "memguard.assert_freed(a_thing)\n"
+        "for assertion in (ask, memguard.assert_freed):\n"
+        "    try:\n"
+        "        assertion(a_thing)\n"
+        "    except AssertionError as error:\n"
+        "        failed.append(str(error))\n"
+        "    box.put(a_thing)\n"
+    )
+
+    by_function, by_box = runpy.run_path(str(script), run_name="asks")["failed"]
+
+    assert "global a_thing" in by_function
+    assert "box.content" not in by_function
+    assert "box.content" in by_box
+
+
 def test_the_question_itself_is_no_holder() -> None:
     """An object made for the call has nobody; neither argument nor memguard's own count."""
     answer = memguard.why_alive(Thing())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from memguard.cli.reading import WRONG_USAGE, write
 from memguard.errors import UsageError
 from memguard.judge.estimates import STATES, estimate_of
+from memguard.report.clean import clean
 from memguard.report.estimate import render
 from memguard.units import parse_size
 
@@ -23,7 +24,11 @@ def add_parser(subparsers: _Subparsers) -> argparse.ArgumentParser:
     said = "say what training will need, by arithmetic"
     parser = subparsers.add_parser("estimate", help=said, description=said.capitalize() + ".")
     parser.add_argument(
-        "--params", type=float, required=True, metavar="N", help="number of parameters, such as 7e9"
+        "--params",
+        type=_whole,
+        required=True,
+        metavar="N",
+        help="number of parameters, such as 7e9",
     )
     parser.add_argument(
         "--optimizer",
@@ -53,13 +58,13 @@ def add_parser(subparsers: _Subparsers) -> argparse.ArgumentParser:
         help="what one step keeps for its backward, such as 2GiB",
     )
     parser.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="ranks that share the states"
+        "--ranks", type=_whole, default=1, metavar="N", help="ranks that share the states"
     )
     parser.add_argument(
         "--zero-stage",
-        type=int,
+        type=_stage,
         action="append",
-        choices=range(4),
+        metavar="{0,1,2,3}",
         default=[],
         help="stage of sharding to tell; may be repeated (default: all, with several ranks)",
     )
@@ -71,6 +76,25 @@ def add_parser(subparsers: _Subparsers) -> argparse.ArgumentParser:
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _whole(text: str) -> int:
+    try:
+        number = float(text)
+        whole = int(number)
+    except (ValueError, OverflowError):
+        number, whole = 0.0, 0
+    if whole < 1 or whole != number:
+        raise argparse.ArgumentTypeError(
+            f"found {clean(repr(text), 80)}; accepted: a whole number, 1 or more, such as 8 or 7e9"
+        )
+    return whole
+
+
+def _stage(text: str) -> int:
+    if text not in ("0", "1", "2", "3"):
+        raise argparse.ArgumentTypeError(f"found {clean(repr(text), 80)}; accepted: 0, 1, 2 or 3")
+    return int(text)
 
 
 def _size(text: str) -> int:

@@ -16,6 +16,8 @@ from memguard.explain.places import Spot
 from memguard.explain.reading import entries, isinstance_exact
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# What runs further out than `memguard run` is what it was started from, a file of any name.
+_COMMAND_FOLDER = os.path.join(_OWN_FOLDER, "cli") + os.sep
 _TORCH_FOLDER = _kinds.torch_folder()
 _LIBRARY_FOLDERS = tuple(
     os.path.abspath(path) + os.sep
@@ -37,6 +39,11 @@ _RECEIVERS = ("self", "cls")
 def is_own_file(name: str) -> bool:
     """Whether code from this file is memguard's."""
     return name.startswith(_OWN_FOLDER)
+
+
+def is_command_file(name: str) -> bool:
+    """Whether code from this file runs the user's program: what has called it is none of theirs."""
+    return name.startswith(_COMMAND_FOLDER)
 
 
 def is_library_file(name: str) -> bool:
@@ -118,12 +125,14 @@ class Frames:
         return self
 
     def _add_thread(self, frame: FrameType | None, thread: str, ident: int) -> None:
+        is_inside = True
         while frame is not None:
             name = frame.f_code.co_filename
+            is_inside = is_inside and not is_command_file(name)
             if is_own_file(name):
                 self.own_ids.add(id(frame))
             else:
-                self._add(FrameView(frame, thread, is_user_file(name), ident))
+                self._add(FrameView(frame, thread, is_inside and is_user_file(name), ident))
             frame = frame.f_back
 
     def _add(self, view: FrameView) -> None:

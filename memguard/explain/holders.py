@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +49,8 @@ class Holding:
         type: type of what holds it.
         expression: the object as a user reaches it, where it is an attribute: `net.lin.weight`.
         owner: class whose attribute the object is; empty where it is none.
-        direct: whether a running function's variable is the object itself.
+        direct: whether a running function's variable, or one of the script or cell that asks, is
+            the object itself.
         rooted: whether the chain begins at something that lives by itself.
         cycle: whether it is one of the object's own parts that refers back.
     """
@@ -91,6 +93,7 @@ class _Line:
     search: Search
     rank: tuple[bool | int | str, ...]
     direct: bool = False
+    asking: bool = False
     rooted: bool = True
     cycle: bool = False
 
@@ -308,7 +311,18 @@ def _ranked(steps: list[Step], search: Search) -> _Line:
         user = root.edge.kind == "type" and search.is_user_root(root.value)
     group = 2 if not user else 1 if len(steps) == 1 and _is_at_hand(root, search) else 0
     through_graph = steps[-1].edge.kind == "graph"
-    return _Line(steps, search, (group, through_graph, *_spelled(steps)))
+    asking = group == 1 and _is_asking(root, search)
+    return _Line(steps, search, (group, through_graph, *_spelled(steps)), asking=asking)
+
+
+def _is_asking(root: Step, search: Search) -> bool:
+    """Whether the root is a variable of the script or cell whose own line asks, no function's."""
+    ident = threading.get_ident()
+    mine = (view for view in search.frames.views if view.ident == ident and view.user)
+    asker = next(mine, None)
+    if root.edge.kind != "global" or asker is None or not asker.is_module_level:
+        return False
+    return bool(search.root_module(asker.frame.f_globals) == root.owner)
 
 
 def _is_at_hand(root: Step, search: Search) -> bool:
@@ -350,9 +364,8 @@ def _told(line: _Line, stack: Sequence[Spot]) -> Holding:
     is_attribute = last.edge.kind in _ATTRIBUTES and last.edge.name
     owner = class_qualname(type(last.owner)) if is_attribute else ""
     spelled = _expression(steps) if owner else ""
-    return Holding(
-        chain, place, statement, kind, spelled, owner, line.direct, line.rooted, line.cycle
-    )
+    direct = line.direct or line.asking
+    return Holding(chain, place, statement, kind, spelled, owner, direct, line.rooted, line.cycle)
 
 
 def _numbered(name: str, last: Step) -> str:

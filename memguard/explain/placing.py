@@ -24,6 +24,7 @@ from memguard.explain.reading import (
     isinstance_exact,
     lineage,
     members,
+    module_file,
     own_dict,
     text_entry,
 )
@@ -138,7 +139,7 @@ def _global(steps: Sequence[Step], at: int, path: str, container: str, search: S
     written = name if search.is_user_module(module) else f"{module}.{name}"
     found = (d for d in search.objects.values() if search.root_module(d) == module)
     values: dict[str, Any] = next(found, {})
-    file = text_entry(values, "__file__")
+    file = module_file(values)
     return Place(
         "global",
         name,
@@ -345,7 +346,7 @@ def class_file(cls: type) -> str | None:
                     return name
                 told.append(name)
     # A generated method (of a dataclass, say) stands in the library that generated it.
-    return text_entry(_module_values(cls), "__file__") or next(iter(told), None)
+    return module_file(_module_values(cls)) or next(iter(told), None)
 
 
 def _function_in(value: Any) -> types.FunctionType | None:

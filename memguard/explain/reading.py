@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from memguard import _kinds
@@ -86,6 +87,16 @@ def text_entry(values: dict[Any, Any] | None, key: str) -> str:
     """The same where it is text, and nobody's subclass of it; else empty."""
     found = entry(values, key)
     return found if type(found) is str else ""
+
+
+def module_file(values: dict[str, Any] | None) -> str:
+    """The file of the module with these variables; empty where it has none.
+
+    A script's `__file__` is taken away when its last line has run; how it was loaded stays.
+    """
+    loader = entry(values, "__loader__")
+    path = loader.path if type(loader) is SourceFileLoader else None
+    return text_entry(values, "__file__") or (path if type(path) is str else "")
 
 
 def own_dict(value: Any) -> dict[str, Any] | None:

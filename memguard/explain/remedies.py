@@ -272,13 +272,21 @@ def _gathered(place: Place, statement: Statement | None, *, tensors: bool) -> Re
         alternative = f"clear it when it has been read, or {to_disk}{moved}"
         return Remedy(why, fix, alternative, f"bound it (`{fix}`), or {alternative}")
     listing = place.container in ("list", "") and dotted_text(holder) and place.kind != "state"
-    fix = f"{statement.code}; del {holder}[:-N]" if listing and line_of(statement) else None
+    line = line_of(statement)
+    whole = listing and line is not None and not _is_in_lambda(line, holder)
+    fix = f"{statement.code}; del {holder}[:-N]" if whole else None
     alternative = (
         f"make it a collections.deque(maxlen=N), clear() it once read, or {to_disk}{moved}"
     )
     return Remedy(
         why, fix, alternative, f"keep only what is used: `{fix}`, {alternative}" if fix else None
     )
+
+
+def _is_in_lambda(line: Line, holder: str) -> bool:
+    """Whether a lambda of the line makes the holder grow: what follows the line runs once."""
+    made = (node.body for node in ast.walk(line.node) if isinstance(node, ast.Lambda))
+    return any(dotted(part) == holder for body in made for part in ast.walk(body))
 
 
 def _cloned(place: Place, statement: Statement | None) -> str | None:

@@ -18,6 +18,7 @@ from memguard.explain.reading import (
     entries,
     is_tensor,
     isinstance_exact,
+    module_file,
     own_dict,
     text_entry,
 )
@@ -303,7 +304,7 @@ def is_user_module(name: str, values: dict[str, Any] | None) -> bool:
         values = own_dict(module) if module is not None else None
     if values is None:
         return False
-    file = text_entry(values, "__file__")
+    file = module_file(values)
     # A notebook's or an interactive session's __main__ has no file.
     return is_user_file(file) if file else name == "__main__"
 

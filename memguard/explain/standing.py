@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from memguard import _kinds
-from memguard.explain.frames import is_own_file, is_user_file, qualified_name
+from memguard.explain.frames import is_command_file, is_own_file, is_user_file, qualified_name
 from memguard.explain.places import Spot
 
 # Frames that are walked; what lies further out says nothing of a loop.
@@ -42,7 +42,7 @@ def direct_spots(frame: FrameType | None) -> list[Spot]:
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     for _ in range(MAX_DEPTH):
-        if frame is None:
+        if frame is None or is_command_file(frame.f_code.co_filename):
             return
         yield frame
         frame = frame.f_back

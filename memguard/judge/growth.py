@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from memguard.judge.levels import Rise
 from memguard.records import Amount, Forecast, Growth
@@ -14,6 +15,9 @@ NODE_BYTES = 640
 
 # A forecast's range is never narrower than this share, however regular the growth was.
 LEAST_SPREAD = 0.04
+
+# Steps whose time is told; a number without end would be too large for one.
+MOST_TIMED = 10**12
 
 # A gap so many times the usual one ends what was before growth.
 ONSET = 8
@@ -107,6 +111,18 @@ def forecast(
     left = max(0.0, limit - used) / per_step
     share = min(0.9, uncertainty)
     return Forecast(int(left), int(left / (1 + share)), int(left / (1 - share)), limit, device)
+
+
+def timed(told: Forecast | None, seconds_per_step: float) -> Forecast | None:
+    """A forecast with the time that its steps will take, where it has none yet.
+
+    Args:
+        told: the forecast.
+        seconds_per_step: the loop's pace; 0 where it is not known.
+    """
+    if told is None or told.seconds is not None or seconds_per_step <= 0:
+        return told
+    return replace(told, seconds=min(told.steps, MOST_TIMED) * seconds_per_step)
 
 
 def outlook(rise: Rise, limit: int, used: int, device: str = "") -> Forecast | None:

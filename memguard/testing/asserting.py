@@ -27,8 +27,9 @@ def assert_freed(obj: object) -> None:
         memguard.assert_freed(ref)
 
     Args:
-        obj: a weak reference, which must be dead; or the object itself, which local variables of
-            running functions may still name, and nothing else may hold.
+        obj: a weak reference, which must be dead; or the object itself, which nothing may hold but
+            local variables of running functions and, where a script or a notebook's cell calls it
+            outside of any function, its own variables.
 
     Raises:
         AssertionError: something keeps it alive; the message has the chain.

@@ -26,6 +26,10 @@ class Leaked(Exception):
     """A test left something behind; its message is the whole failure, headline first."""
 
 
+class Mended(Leaked):
+    """A test that is marked leaky left nothing behind: it fails, and has not leaked."""
+
+
 @dataclass(slots=True)
 class _Check:
     """One test under judgement.
@@ -152,7 +156,8 @@ class Checker:
         if call.excinfo is not None and isinstance(call.excinfo.value, Leaked):
             text = str(call.excinfo.value)
             report.longrepr = phases.as_failure(item, text)
-            report.memguard = "leaked"  # type: ignore[attr-defined]
+            told = "mended" if isinstance(call.excinfo.value, Mended) else "leaked"
+            report.memguard = told  # type: ignore[attr-defined]
         failed = [f"{one.part} failed: {one.error}" for one in self._parts.failures.values()]
         report.memguard_failed = failed  # type: ignore[attr-defined]
         if check is None or check.again:
@@ -202,14 +207,14 @@ class Checker:
             end = check.runs.end if judged else check.runs.abandon
             left = self._parts.do(_JUDGING, end)
             if check.passed:
-                self._check_expected(item)
+                self._check_expected(item, check)
             if judged and left is not None:
                 check.ruled = True
                 self._rule(item, nextitem, check, left)
         finally:
             check.seconds = time.perf_counter() - began
 
-    def _check_expected(self, item: pytest.Item) -> None:
+    def _check_expected(self, item: pytest.Item, check: _Check) -> None:
         expected = item.stash.get(EXPECTED, [])
         if not expected:
             return
@@ -220,6 +225,10 @@ class Checker:
         expected.clear()
         for label, told in found:
             if told:
+                check.ruled = True
+                note = f"{label} was expected to be freed"
+                check.row = telling.row(item.nodeid, "leaked", None, note=note)
+                check.row |= {"kind": "stale", "survivors": 1}
                 raise Leaked(telling.expected(label, told))
 
     def _rule(
@@ -237,7 +246,7 @@ class Checker:
             left = check.left
         if not left or not self._parts.do(_JUDGING, runs.grow, plan.window):
             if plan.leaky is not None and not self._parts.failures:
-                raise Leaked(telling.mended(item.name, plan.leaky))
+                raise Mended(telling.mended(item.name, plan.leaky))
             return
         # Explaining loads torch, which is there by now.
         from memguard.testing.code import stack_of
@@ -303,7 +312,7 @@ class Checker:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather what was found; on the controller of xdist what its workers found."""
-        if getattr(report, "memguard", None) == "leaked":
+        if getattr(report, "memguard", None) in ("leaked", "mended"):
             phases.fail_in_junit(self._config, report)
         self.failures.update(dict.fromkeys(getattr(report, "memguard_failed", ())))
         if getattr(report, "memguard_judged", None) is None:

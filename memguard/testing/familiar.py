@@ -1,12 +1,14 @@
-"""Holders inside pytest, mocks and threads, told by the names that the writer of a test knows."""
+"""Holders of tests, pytest, mocks and threads, told by what the writer of a test knows."""
 
 from __future__ import annotations
 
+import ast
 import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
+from memguard.explain.syntax import UNPARSABLE, dotted
 from memguard.records import Holder
 
 _FIXTURE = re.compile(r"\['(\w+)'\]")
@@ -31,12 +33,29 @@ def familiar(holder: Holder, thread: int | None = None) -> Holder:
         # A long way through pytest's records is abbreviated, and ends at the value itself.
         name = fixture if f"['{fixture}']" in name else name
         holder = replace(holder, chain=chain, name=name)
+    code, fix = _within_assertion(holder.code), _within_assertion(holder.fix)
+    holder = replace(holder, code=code, fix=fix)
     if _IN_MOCK.search(holder.name):
         return _of_mock(holder)
     if thread is not None and thread != threading.get_ident():
         names = {running.ident: running.name for running in threading.enumerate()}
         return _of_thread(holder, names.get(thread, f"thread {thread}"))
     return holder
+
+
+def _within_assertion(line: str | None) -> str | None:
+    """What the lambda does that a line gives to `assert_no_growth`; any other line as it is."""
+    try:
+        call = ast.parse(line or "", mode="eval").body
+    except UNPARSABLE:
+        return line
+    if not isinstance(call, ast.Call) or not dotted(call.func).endswith("assert_no_growth"):
+        return line
+    given = next(iter((*call.args, *(keyword.value for keyword in call.keywords))), None)
+    within = given.body if isinstance(given, ast.Lambda) else None
+    if line is None or within is None:
+        return line
+    return ast.get_source_segment(line, within)
 
 
 def of_fixture(chain: Sequence[str]) -> tuple[str, ...]:

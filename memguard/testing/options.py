@@ -66,13 +66,14 @@ def session_action(option: str | None, ini: str) -> Action | None:
     """What the command line, or else the ini file, asks for; None for nothing.
 
     Raises:
-        WrongOption: the ini value is none that is known.
+        WrongOption: it is no word that is known.
     """
     value = option if option is not None else ini.strip().lower()
-    if value in OFF:
+    if value in (OFF if option is None else ("off",)):
         return None
     if value not in ACTIONS:
-        raise WrongOption(f"ini memguard: found {value!r}; accepted: {', '.join(ACTIONS)}, off")
+        spelled = "ini memguard" if option is None else "--memguard"
+        raise WrongOption(f"{spelled}: found {value!r}; accepted: {', '.join(ACTIONS)}, off")
     return value  # type: ignore[return-value]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 CHECKER = "memguard-checker"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """The options and their ini twins."""
     group = parser.getgroup("memguard", "tests that leave tensors or graphs behind (memguard)")
     told = {
@@ -23,12 +24,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--memguard=report": "check every test, and only list those that leak",
         "--memguard=off": "check no test but those that are marked",
     }
+    # A word that is not known is taken here, and refused in plainer words than the parser's own.
+    told |= dict.fromkeys(_words(pluginmanager) - told.keys(), argparse.SUPPRESS)
     for name, text in told.items():
         # Whole words, since an optional value would swallow the path that follows.
         group.addoption(
             name,
             action="store_const",
-            const=name.partition("=")[2] or "fail",
+            const=name.partition("=")[2] if "=" in name else "fail",
             dest="memguard",
             default=None,
             help=text,
@@ -60,13 +63,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("memguard_ignore", "as --memguard-ignore, one a line", type="linelist")
 
 
+def _words(manager: pytest.PytestPluginManager) -> set[str]:
+    """The arguments of the command line that are `--memguard=` and a word."""
+    config = manager.getplugin("pytestconfig")
+    given = config.invocation_params.args if config is not None else ()
+    return {str(one) for one in given if str(one).startswith("--memguard=")}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Make the markers known, and start where the session asks for it."""
     from memguard.testing.options import MARKERS
 
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    if config.getoption("memguard") or config.getini("memguard") != "off":
+    wanted = config.getoption("memguard")
+    if wanted is not None or config.getini("memguard") != "off":
         _start(config)
 
 
@@ -138,6 +149,8 @@ def pytest_report_teststatus(
         return None
     if told == "wait":
         return "", "", ""
+    if told == "mended":
+        return "failed", "F", ("NOT LEAKY", {"red": True})
     if report.failed:
         return "failed", "L", ("LEAKED", {"red": True})
     return ("passed", "l", "PASSED, LEAKY") if told == "leaky" else ("passed", ".", "PASSED")
