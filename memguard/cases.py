@@ -17,7 +17,7 @@ from memguard.figures import Figures
 from memguard.investigation import Case, Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.growth import NODE_BYTES, so_far
-from memguard.judge.survivors import Opinion
+from memguard.judge.survivors import Opinion, completed
 from memguard.parts import Parts
 from memguard.pinned import Pinned
 from memguard.records import Amount, Finding
@@ -71,7 +71,13 @@ class Cases:
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
-            canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
+            canaries,
+            census,
+            figures,
+            clock.step_of,
+            clock.nodes_a_step,
+            sources.own_tensors,
+            settings.window,
         )
 
         self._pinned = Pinned(settings.window, self.date, sources.own_tensors, self.add)
@@ -160,8 +166,7 @@ class Cases:
         with _torch.without_overrides():
             reached, nodes = steps_reached(attached_tensors(), self._clock.step_of, now - MAX_REACH)
         self._canaries.looked(now - 1, nodes)
-        old = (step for step in reached if step <= births[-1])
-        return replace(opinion, births=tuple(sorted({*births, *old})))
+        return replace(opinion, births=completed(births, reached))
 
     def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
         if kind == "graph" and self._is_premature():

@@ -86,6 +86,7 @@ class Investigator:
         census: Census,
         figures: Figures,
         step_of: Callable[[int], int],
+        nodes_a_step: Callable[[int], int],
         own_tensors: Callable[[], list[Any]],
         window: int,
     ) -> None:
@@ -93,8 +94,10 @@ class Investigator:
         self._census = census
         self._figures = figures
         self._step_of = step_of
+        self._nodes_a_step = nodes_a_step
         self._own_tensors = own_tensors
         self._window = window
+        self._births: frozenset[int] = frozenset()
         self.looked = 0
         self.collected = False
         self._entries = Entries()
@@ -104,6 +107,7 @@ class Investigator:
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
         self.looked = MOST_LOOKED  # as long as nothing is known of it
+        self._births = frozenset(case.births)
         survivors, device, each = self._measure(case)
         if survivors:
             each_birth = sum(map(len, survivors.values())) / len(survivors)
@@ -118,7 +122,7 @@ class Investigator:
             return self._conclude(
                 case, Explanation(complete=False), 0, device, unnamed.cramped(left)
             )
-        before = self._births(case.kind)
+        before = self._alive(case.kind)
         explanation = explain(
             Question(
                 case.kind,
@@ -137,7 +141,7 @@ class Investigator:
             device = self._device_of_graphs()
         if explanation.rooted or not explanation.complete:
             return self._conclude(case, explanation, size, device)
-        alive = frozenset(self._births(case.kind))
+        alive = frozenset(self._alive(case.kind))
         if sum(birth in alive for birth in before) <= len(before) // 2:
             # The collector's own doing, in the midst of the search.
             return Outcome(None, Ruling("hold", "a collection has just freed them", len(before)))
@@ -154,9 +158,9 @@ class Investigator:
             return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
             before = _storage_bytes()
-            alive = len(self._births(case.kind))
+            alive = len(self._alive(case.kind))
             self.collect()
-            if len(self._births(case.kind)) <= alive // 2:
+            if len(self._alive(case.kind)) <= alive // 2:
                 freed = max(0, before - _storage_bytes())
                 self._freed[holder] = freed // max(1, len(case.births))
         found = explanation.cycle or explanation.native
@@ -180,6 +184,10 @@ class Investigator:
         number = _torch.node_sequence(node) if step is None else None
         if number is not None:
             step = self._step_of(number)
+            if step not in self._births and self._nodes_a_step(number):
+                # Steps that were only counted are known but for one: those under suspicion, better.
+                near = (one for one in (step + 1, step - 1) if one in self._births)
+                step = next(near, step)
         # A number from before the first step may as well be another thread's.
         return step if step is not None and step >= 0 else None
 
@@ -213,7 +221,7 @@ class Investigator:
             return len(case.births)
         return sum(map(self._census.plain.stands_for, case.births))
 
-    def _births(self, kind: str) -> list[int]:
+    def _alive(self, kind: str) -> list[int]:
         cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
         return cohorts.births()
 

@@ -80,3 +80,25 @@ def test_tensors_are_counted_alike_throughout_a_report(tmp_path: Path) -> None:
     assert holder.survivors == pytest.approx(2 * finding.growth.total.graphs, rel=0.5)
     assert finding.summary.startswith(f"{holder.survivors:,} tensors ")
     assert holder.bytes == pytest.approx(finding.growth.total.bytes, rel=0.1)
+
+
+def test_a_graph_kept_once_in_fifty_steps_counts_once(tmp_path: Path) -> None:
+    """Its forward runs between two steps that were only counted, in neither of which it begins."""
+    run = Run(
+        tmp_path,
+        """
+        hardest = []
+        def mine(step):
+            x, y = batch()
+            losses = (model(x) - y).pow(2).flatten()
+            hardest.append((step, losses[losses.argmax()]))
+        for step in range(600):
+            train_step(model, optimizer)
+            if step % 50 == 49:
+                mine(step)
+        """,
+    )
+    finding = run.report.findings[0]
+    kept = 1 + (finding.step - 50) // 50
+    assert (finding.growth.total.graphs, finding.holders[0].survivors) == (kept, kept)
+    assert "one more every 50 steps" in finding.summary
