@@ -134,7 +134,19 @@ def accumulation_points(
             located = at(key, search.below[key])
             if located is not None and located.statement is not None:
                 found += [located] if located.statement.verb in _GATHERING else []
+        found = _without_samples(found)
     return found or _one_by_one(question, search, targets, stack, weight)
+
+
+def _without_samples(found: list[Located]) -> list[Located]:
+    """Without what is made anew each step from a holder that gathers: a batch out of a memory.
+
+    It keeps the same survivors, but only until the next one is drawn.
+    """
+    first = found[0].statement
+    if len(found) == 1 or first is None or first.verb != "assign":
+        return found
+    return found[1:]
 
 
 def _beside(
