@@ -130,6 +130,12 @@ def accumulation_points(
         located = at(key, mask)
         found += [located] if located is not None else []
     if len(chosen) == 1 and found:
+        if _is_made_anew(found[0]):
+            # What it was drawn from may be further away from the user's variables.
+            for _ in range(_MOST_ALIKE):
+                if not search.deepen(*map(id, targets)):
+                    break
+            children = paths.children_of(search)
         for key in _beside(search, chosen[0], born, children):
             located = at(key, search.below[key])
             if located is not None and located.statement is not None:
@@ -143,10 +149,11 @@ def _without_samples(found: list[Located]) -> list[Located]:
 
     It keeps the same survivors, but only until the next one is drawn.
     """
-    first = found[0].statement
-    if len(found) == 1 or first is None or first.verb != "assign":
-        return found
-    return found[1:]
+    return found[1:] if len(found) > 1 and _is_made_anew(found[0]) else found
+
+
+def _is_made_anew(located: Located) -> bool:
+    return located.statement is not None and located.statement.verb == "assign"
 
 
 def _beside(
