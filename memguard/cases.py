@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from memguard import _torch
+from memguard.case_words import Case
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.creation import Creation
 from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
-from memguard.investigation import Case, Investigator, Outcome
+from memguard.investigation import Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.growth import NODE_BYTES, so_far
 from memguard.judge.survivors import Opinion, completed
@@ -119,6 +120,12 @@ class Cases:
         """Whether a graph has survived of late that is too little for a doubt."""
         return self._graphs.stirs
 
+    @property
+    def certain_at(self) -> int | None:
+        """The step at which more is to be said of what is known already."""
+        known = (one.certain_at for one in (self._graphs, self._tensors))
+        return min((step for step in known if step is not None), default=None)
+
     def date(self, node: Any) -> int | None:
         """The step an autograd node was made in; None when it cannot be told."""
         return self._investigator.date(node)
@@ -208,7 +215,7 @@ class Cases:
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         suspicion = self._graphs if kind == "graph" else self._tensors
-        suspicion.hold(len(opinion.births), outcome.ruling.until)
+        suspicion.hold(len(opinion.births), outcome.ruling.until, outcome.steps)
         if kind == "graph":
             self._creation.forget()
         finding = outcome.finding

@@ -8,25 +8,32 @@ from __future__ import annotations
 import gc
 import linecache
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from memguard import _storage, _torch, unnamed
+from memguard.case_words import Case, holder, summary
 from memguard.explain import cycles
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.graph import MAX_NODES, attached_tensors, live_tensors
-from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.entries import Entries
-from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
-from memguard.records import Finding, Holder, Kind, Severity
+from memguard.judge.verdict import (
+    MOST_OF_ROOM,
+    Evidence,
+    Ruling,
+    least_worth,
+    rule,
+    steps_until_more,
+    worth_a_warning,
+)
+from memguard.records import Finding, Severity
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
-from memguard.units import plural
 
 # Survivors without root that are told although no collection may tell whether it would free them.
 UNTOLD = 64
@@ -39,36 +46,17 @@ MEASURED_BIRTHS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What is investigated.
+class Outcome:
+    """What came of it: a finding to tell, or survivors to wait for.
 
     Attributes:
-        kind: `graph` or `tensor`.
-        now: steps ended.
-        births: steps under suspicion.
-        reason: the judge's words.
-        evaluation: whether the loop runs the model without going backward.
-        awaiting: whether no backward ends the steps, so that one may still come.
-        created: the user's frames in which the deepest survivor was made, innermost first.
-        tensors: how many tensors each of `births` left, on average; 0 when they are not counted.
+        finding, ruling: what is told, and why or why not yet.
+        steps: steps after which the same growth will have become worth another ruling.
     """
-
-    kind: Kind
-    now: int
-    births: Sequence[int]
-    reason: str
-    evaluation: bool = False
-    awaiting: bool = False
-    created: tuple[str, ...] = ()
-    tensors: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of it: a finding to tell, or survivors to wait for."""
 
     finding: Finding | None
     ruling: Ruling
+    steps: int | None = None
 
 
 class Investigator:
@@ -112,12 +100,11 @@ class Investigator:
         if survivors:
             each_birth = sum(map(len, survivors.values())) / len(survivors)
             case = replace(case, tensors=each_birth)
-        if case.kind == "tensor" and not worth_a_warning(
-            each * self._count(case), self._figures.max_growth(device), self._figures.limit(device)
-        ):
-            survivors.clear()
-            count = len(case.births)
-            return Outcome(None, Ruling("hold", "too small to matter", count + count // 4 + 1))
+        if case.kind == "tensor":
+            small = self._too_small(case, each, device)
+            if small is not None:
+                survivors.clear()
+                return small
         if (left := self._figures.room()) < unnamed.needed():
             return self._conclude(
                 case, Explanation(complete=False), 0, device, unnamed.cramped(left)
@@ -146,6 +133,17 @@ class Investigator:
             # The collector's own doing, in the midst of the search.
             return Outcome(None, Ruling("hold", "a collection has just freed them", len(before)))
         return self._without_root(case, explanation, size, device)
+
+    def _too_small(self, case: Case, each: int, device: str) -> Outcome | None:
+        """The outcome for tensors that are not worth a word yet; None for others."""
+        max_growth, limit = self._figures.max_growth(device), self._figures.limit(device)
+        count, births = self._count(case), len(case.births)
+        if worth_a_warning(each * count, max_growth, limit):
+            return None
+        per_step = growing.rate(case.births, count, case.now) * each
+        steps = steps_until_more(each * count, per_step, [least_worth(max_growth, limit)])
+        ruling = Ruling("hold", "too small to matter", births + births // 4 + 1)
+        return Outcome(None, ruling, steps)
 
     def _without_root(
         self, case: Case, explanation: Explanation, size: int, device: str
@@ -271,16 +269,21 @@ class Investigator:
         if ruling.action == "leak" and _overwrites(first):
             doubt = self._entries.doubt(mark, count, first.place.length, self._window)
             ruling = doubt or ruling
+        steps = None
+        if case.kind != "graph" and ruling.action != "leak":
+            levels = [self._figures.max_growth(device), MOST_OF_ROOM * self._figures.limit(device)]
+            left = forecast.steps if forecast else None
+            steps = steps_until_more(grown.total.bytes, grown.per_step.bytes, levels, left)
         if ruling.action == "hold":
-            return Outcome(None, ruling)
+            return Outcome(None, ruling, steps)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(
-            _holder(located, case, count, size, ruling) for located in explanation.located
+            holder(located, case, count, size, ruling) for located in explanation.located
         )
         finding = Finding(
             case.kind,
             severity,
-            _summary(case, count, ruling.bound),
+            summary(case, count, ruling.bound),
             mark,
             growing.since_it_grows(case.births)[0],
             case.now,
@@ -294,7 +297,7 @@ class Investigator:
             (case.births[0], case.births[-1]),
             reason,
         )
-        return Outcome(finding, ruling)
+        return Outcome(finding, ruling, steps)
 
     def _measure(self, case: Case) -> tuple[dict[int, list[Any]], str, int]:
         """(surviving tensors by birth, their device, bytes one birth keeps)."""
@@ -371,39 +374,3 @@ def _is_elsewhere(located: Located | None) -> TypeGuard[Located]:
 def _storage_bytes() -> int:
     with _torch.without_overrides():
         return sum(dict(_storage.storage_of(tensor) for tensor in live_tensors()).values())
-
-
-def _holder(located: Located, case: Case, count: int, each: int, ruling: Ruling) -> Holder:
-    # As the summary counts them: of tensors a step may leave several.
-    several = case.tensors if case.kind in ("tensor", "cycle") and case.tensors else 1.0
-    survivors = max(1, round(count * located.share * several))
-    advice = located.advice
-    return replace(
-        holder_of(located.place, located.statement, located.type, located.chain),
-        survivors=survivors,
-        bytes=round(count * located.share) * each,
-        created=case.created,
-        why=advice.why,
-        fix=advice.fix,
-        alternative=advice.alternative,
-        bound=ruling.bound,
-        modules=located.modules,
-    )
-
-
-def _summary(case: Case, count: int, bound: int | None) -> str:
-    pace = growing.rate_in_words(case.births, count, case.now, max(1.0, case.tensors))
-    if case.kind == "graph":
-        owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
-        summary = f"{owner} autograd graphs are still alive"
-    elif case.kind == "cycle":
-        summary = (
-            f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
-        )
-    elif case.tensors:
-        # Those of several steps are met together, so that their steps cannot be counted.
-        alive = plural(round(count * case.tensors), "tensor")
-        summary = f"{alive} of past steps are still alive"
-    else:
-        summary = f"tensors of {plural(count, 'past step')} are still alive"
-    return f"{summary}, at most {bound}" if bound is not None else f"{summary}, {pace}"

@@ -106,8 +106,10 @@ class Pace:
         """A dated look was taken, for so many seconds."""
         self._dated_at = step + max(DATED_SELDOM, self._governor.steps_to_earn(DATED_PART, cost))
 
-    def looked(self, step: int, watchful: bool) -> int:
+    def looked(self, step: int, watchful: bool, by: int | None = None) -> int:
         """A look was due at the end of `step`; the next one is near if `watchful`.
+
+        It is no later than `by`, where something is to be said then.
 
         Returns the step at whose end it is due.
         """
@@ -128,7 +130,7 @@ class Pace:
             gap = 1
         elif step > CLOSE_STEPS:
             gap = min(gap * self._stretch, MAX_GAP)
-        self._look_at = step + gap
+        self._look_at = step + gap if by is None else min(step + gap, max(step + 1, by))
         self._per_step.append(self._events / max(1, step - self._looked_at))
         self._looked_at, self._events = step, 0
         self.rest(step)
