@@ -19,6 +19,7 @@ from memguard.investigation import Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.growth import NODE_BYTES, so_far
 from memguard.judge.survivors import Opinion, completed
+from memguard.judge.verdict import worth_a_warning
 from memguard.parts import Parts
 from memguard.pinned import Pinned
 from memguard.records import Amount, Finding
@@ -62,6 +63,7 @@ class Cases:
         self._told: set[tuple[str, str, str | None]] = set()
         # By fingerprint, what survived when it was told.
         self._told_size: dict[str, float] = {}
+        self._figures = figures
         self._raises = settings.action == "raise"
         self._clock = clock
         self._sources = sources
@@ -255,8 +257,16 @@ class Cases:
         # What has no size at all, such as a habit, is told once.
         if told is None or size < max(1, 2 * told) or self._is_raised(finding):
             return False
+        if finding.kind == "cycle" and not self._is_worth_a_word(finding):
+            return False
         self._told_size[finding.fingerprint] = size
         return True
+
+    def _is_worth_a_word(self, finding: Finding) -> bool:
+        """Whether so much waits that tensors would be spoken of: a collection may take it away."""
+        device = _device_of(finding) or "cpu"
+        retained, max_growth = finding.growth.total.bytes, self._figures.max_growth(device)
+        return worth_a_warning(retained, max_growth, self._figures.limit(device))
 
     def _is_raised(self, finding: Finding) -> bool:
         return self._raises and finding.severity == "leak"

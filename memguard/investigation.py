@@ -149,18 +149,20 @@ class Investigator:
         self, case: Case, explanation: Explanation, size: int, device: str
     ) -> Outcome:
         """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
-        holder = fingerprint(case.kind, (explanation.cycle,) if explanation.cycle else ())
-        if holder not in self._freed and self.collected and len(case.births) < UNTOLD:
+        # Whether graphs or tensors made the suspicion, the cycle is the same one.
+        holder = fingerprint("cycle", (explanation.cycle,) if explanation.cycle else ())
+        if holder not in self._freed and self.collected and len(case.births) < self._untold(case):
             # One collection is all there is; the collector's own may yet tell cycles from the rest.
             until = 2 * len(case.births)
             return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
             before = _storage_bytes()
-            alive = len(self._alive(case.kind))
             self.collect()
-            if len(self._alive(case.kind)) <= alive // 2:
+            # The collector's own doing, a moment ago, tells the same as ours.
+            left = frozenset(self._alive(case.kind))
+            if sum(birth in left for birth in case.births) <= len(case.births) // 2:
                 freed = max(0, before - _storage_bytes())
-                self._freed[holder] = freed // max(1, len(case.births))
+                self._freed[holder] = freed // max(1, len(case.births)) or size
         found = explanation.cycle or explanation.native
         located = (found,) if found is not None else ()
         nameless = not located and not explanation.located
@@ -174,6 +176,14 @@ class Investigator:
             told = tuple(map(cycles.collected, explanation.located))
             explanation = replace(explanation, located=told)
         return self._conclude(case, explanation, size, device)
+
+    def _untold(self, case: Case) -> int:
+        """Survivors up to which the collector is waited for, which may yet free them.
+
+        Longer where it is known to have cycles to free, and has not been since the first of them.
+        """
+        awaited = self._freed and gc.isenabled() and self._census.collected_at <= case.births[0]
+        return 4 * UNTOLD if awaited else UNTOLD
 
     def date(self, node: Any) -> int | None:
         """The step an autograd node was made in; None when it cannot be told."""
