@@ -26,6 +26,7 @@ from memguard.records import Amount, Finding
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
 from memguard.sensors.dated import MAX_REACH, steps_reached
+from memguard.sensors.governor import Governor
 from memguard.settings import Settings
 from memguard.suspicion import Suspicion, Watched
 from memguard.triage import Triage
@@ -54,6 +55,7 @@ class Cases:
         creation: Creation,
         figures: Figures,
         parts: Parts,
+        governor: Governor,
     ) -> None:
         self.findings: dict[str, Finding] = {}
         self.triage = Triage(settings.ignore)
@@ -71,6 +73,10 @@ class Cases:
         self._census = census
         self._creation = creation
         self._parts = parts
+        self._governor = governor
+        # Survivors when what was told was last looked into again, and the seconds that this took.
+        self._told_at: dict[Watched, int] = {}
+        self._told_seconds = 0.0
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
@@ -178,7 +184,7 @@ class Cases:
         return replace(opinion, births=completed(births, reached))
 
     def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
-        if kind == "graph" and self._is_premature():
+        if (kind == "graph" and self._is_premature()) or not self._is_paid_for(kind, opinion, now):
             return
         begun = time.perf_counter()
         awaiting = self._clock.beat in ("forward", "manual")
@@ -192,7 +198,24 @@ class Cases:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
         self._settle(kind, opinion, outcome)
-        self.explaining += time.perf_counter() - begun
+        taken = time.perf_counter() - begun
+        self.explaining += taken
+        if outcome.finding is not None:
+            self._told_at[kind] = len(opinion.births)
+            self._told_seconds += taken
+
+    def _is_paid_for(self, kind: Watched, opinion: Opinion, now: int) -> bool:
+        """Whether what was told may be explained again: each time costs passes over the heap.
+
+        They have the share of the time that looks have, too. Nothing has to be paid for where twice
+        as much survives, or more is certain.
+        """
+        certain_at = (self._graphs if kind == "graph" else self._tensors).certain_at
+        if certain_at is not None and now >= certain_at:
+            return True
+        if len(opinion.births) >= 2 * self._told_at.get(kind, 0):
+            return True
+        return self._governor.earns(self._told_seconds, self._governor.elapsed)
 
     def _created(self, births: Sequence[int]) -> tuple[str, ...]:
         """Where survivors like these were made, seen in a later step of the same loop."""

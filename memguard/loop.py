@@ -92,6 +92,7 @@ class WatchedLoop:
             self._creation,
             self.figures,
             self.parts,
+            governor,
         )
         self._memory = Memory(settings, self._sources, self._census, self.figures, self.cases)
         self.asides = Asides(
