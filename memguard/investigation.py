@@ -98,7 +98,9 @@ class Investigator:
         self._births = frozenset(case.births)
         survivors, device, each = self._measure(case)
         if survivors:
-            each_birth = sum(map(len, survivors.values())) / len(survivors)
+            scale = self._census.plain.scale
+            each_birth = sum(len(survivors[birth]) * scale(birth) for birth in survivors)
+            each_birth /= len(survivors)
             case = replace(case, tensors=each_birth)
         if case.kind == "tensor":
             small = self._too_small(case, each, device)

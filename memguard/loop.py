@@ -359,7 +359,8 @@ class WatchedLoop:
             # What is new then counts as born in the step before, the least age that is certain.
             stirs = self.cases.stirs or self._memory.in_doubt
             watchful = self._audit.running or self.cases.in_doubt or stirs
-            self._census.begin(self._pace.looked(now, watchful, self.cases.certain_at) - 1)
+            by, cost = self.cases.certain_at, self._census.expected_cost()
+            self._census.begin(self._pace.looked(now, watchful, by, cost) - 1)
 
     def _look(self, now: int) -> None:
         """Meet what is new since the last look."""

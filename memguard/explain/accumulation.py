@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,6 @@ _MOST_ALIKE = 4
 
 # Entries of a container that are looked at to see whether numbers are among its tensors.
 _MOST_MIXED = 1000
-
 
 # A tensor is a small part of its memory when that is so many times as large.
 _SMALL_PART = 4
@@ -309,6 +309,7 @@ def locate(
     length = capacity.length(point) if named else None
     place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
     place = replace(place, partial=any(map(_is_small_part, path[len(path) - below :])))
+    place = replace(place, kept_by=_function_in(path[len(path) - below :]))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
@@ -318,6 +319,12 @@ def locate(
     limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
+
+
+def _function_in(path: Sequence[Any]) -> tuple[str, int] | None:
+    """Name and first line of the function on the way from a holder's entry to the survivor."""
+    made = next((item for item in path if type(item) is types.FunctionType), None)
+    return None if made is None else (made.__code__.co_name, made.__code__.co_firstlineno)
 
 
 def _is_small_part(value: Any) -> bool:

@@ -131,8 +131,14 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     origin = parsed(statement.origin)
     if statement.differentiated and not is_function(value):
         return _rolled_out(name, place, line, value)
-    if _FUNCTION_PATH.search(place.path) or is_function(value) or isinstance(origin, ast.Lambda):
-        return functions(name, line, value)
+    is_kept = place.kept_by is not None and dotted(value) == place.kept_by[0]
+    if (
+        is_kept
+        or _FUNCTION_PATH.search(place.path)
+        or is_function(value)
+        or isinstance(origin, ast.Lambda)
+    ):
+        return functions(name, value)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
         return _nested(name, place, line, value, inside)

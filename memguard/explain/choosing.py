@@ -51,6 +51,7 @@ class Chooser:
         return (
             growth.weak,
             growth.weak and growth.verb != "call",
+            self._is_other_function(growth),
             self._is_number(growth),
             growth.verb == "item" and self.place.container in ("list", "deque"),
             self.depth_of(growth),
@@ -64,6 +65,15 @@ class Chooser:
             scope.source.file != self.place.file,
             piece.line,
         )
+
+    def _is_other_function(self, growth: Growth) -> bool:
+        """Whether another function is put in than the one that keeps the survivors."""
+        if self.place.kept_by is None:
+            return False
+        name, line = self.place.kept_by
+        if isinstance(growth.value, ast.Lambda):
+            return name != "<lambda>" or growth.value.lineno != line
+        return not isinstance(growth.value, ast.Name) or growth.value.id != name
 
     def _is_number(self, growth: Growth) -> bool:
         value = growth.value

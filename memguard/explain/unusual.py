@@ -204,15 +204,15 @@ def is_function(value: ast.expr) -> bool:
     return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
 
 
-def functions(name: str, line: Line, value: ast.expr) -> Remedy:
+def functions(name: str, value: ast.expr) -> Remedy:
     """Functions that are kept, each with what it captures."""
     why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
     alternative = (
         "bind numbers before making the function (loss.item()), or detach() what it captures"
     )
     if isinstance(value, ast.Name):
-        line.call_on(value, "()")
-        return Remedy(why, line.result(), alternative)
+        # It is kept to be called later: what is to change stands where it is made.
+        alternative = f"where {value.id} is made, {alternative}"
     return Remedy(why, None, alternative)
 
 
