@@ -138,7 +138,7 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
         or is_function(value)
         or isinstance(origin, ast.Lambda)
     ):
-        return functions(name, value)
+        return functions(name, line, value, is_own_name=is_kept)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
         each = statement.verb != "extend"
