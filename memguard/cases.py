@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from memguard import _torch
+from memguard.case_words import Case
 from memguard.clock import discovery
 from memguard.clock.beats import Clock
 from memguard.clock.sources import Sources
 from memguard.creation import Creation
 from memguard.explain.graph import attached_tensors
 from memguard.figures import Figures
-from memguard.investigation import Case, Investigator, Outcome
+from memguard.investigation import Investigator, Outcome
 from memguard.judge.chains import Look
 from memguard.judge.growth import NODE_BYTES, so_far, timed
-from memguard.judge.survivors import Opinion
+from memguard.judge.survivors import Opinion, completed
+from memguard.judge.verdict import worth_a_warning
 from memguard.parts import Parts
 from memguard.pinned import Pinned
 from memguard.records import Amount, Finding
@@ -64,6 +66,7 @@ class Cases:
         self._told: set[tuple[str, str, str | None]] = set()
         # By fingerprint, what survived when it was told.
         self._told_size: dict[str, float] = {}
+        self._figures = figures
         self._raises = settings.action == "raise"
         self._clock = clock
         self._sources = sources
@@ -71,15 +74,23 @@ class Cases:
         self._census = census
         self._creation = creation
         self._parts = parts
-        self._figures = figures
         self._governor = governor
         # The leak of graphs that was looked into last, when that was, and what it took.
         self._leak: Finding | None = None
         self._looked_into = self._cost = 0.0
+        # Survivors when what was told was last looked into again, and the seconds that this took.
+        self._told_at: dict[Watched, int] = {}
+        self._told_seconds = 0.0
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
-            canaries, census, figures, clock.step_of, sources.own_tensors, settings.window
+            canaries,
+            census,
+            figures,
+            clock.step_of,
+            clock.nodes_a_step,
+            sources.own_tensors,
+            settings.window,
         )
 
         self._pinned = Pinned(settings.window, self.date, sources.own_tensors, self.add)
@@ -120,6 +131,12 @@ class Cases:
     def stirs(self) -> bool:
         """Whether a graph has survived of late that is too little for a doubt."""
         return self._graphs.stirs
+
+    @property
+    def certain_at(self) -> int | None:
+        """The step at which more is to be said of what is known already."""
+        known = (one.certain_at for one in (self._graphs, self._tensors))
+        return min((step for step in known if step is not None), default=None)
 
     def date(self, node: Any) -> int | None:
         """The step an autograd node was made in; None when it cannot be told."""
@@ -181,11 +198,10 @@ class Cases:
         with _torch.without_overrides():
             reached, nodes = steps_reached(attached_tensors(), self._clock.step_of, now - MAX_REACH)
         self._canaries.looked(now - 1, nodes)
-        old = (step for step in reached if step <= births[-1])
-        return replace(opinion, births=tuple(sorted({*births, *old})))
+        return replace(opinion, births=completed(births, reached))
 
     def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
-        if kind == "graph" and self._is_premature():
+        if (kind == "graph" and self._is_premature()) or not self._is_paid_for(kind, opinion, now):
             return
         begun = time.perf_counter()
         awaiting = self._clock.beat in ("forward", "manual")
@@ -203,6 +219,22 @@ class Cases:
         self.explaining += spent
         if kind == "graph":
             self._looked_into, self._cost = begun + spent, spent
+        if outcome.finding is not None:
+            self._told_at[kind] = len(opinion.births)
+            self._told_seconds += spent
+
+    def _is_paid_for(self, kind: Watched, opinion: Opinion, now: int) -> bool:
+        """Whether what was told may be explained again: each time costs passes over the heap.
+
+        They have the share of the time that looks have, too. Nothing has to be paid for where twice
+        as much survives, or more is certain; of graphs that were told `_renew` decides.
+        """
+        suspicion = self._graphs if kind == "graph" else self._tensors
+        if suspicion.settled or (suspicion.certain_at is not None and now >= suspicion.certain_at):
+            return True
+        if len(opinion.births) >= 2 * self._told_at.get(kind, 0):
+            return True
+        return self._governor.earns(self._told_seconds, self._governor.elapsed)
 
     def _created(self, births: Sequence[int]) -> tuple[str, ...]:
         """Where survivors like these were made, seen in a later step of the same loop."""
@@ -227,7 +259,7 @@ class Cases:
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
         suspicion = self._graphs if kind == "graph" else self._tensors
-        suspicion.hold(len(opinion.births), outcome.ruling.until)
+        suspicion.hold(len(opinion.births), outcome.ruling.until, outcome.steps)
         if kind == "graph":
             self._creation.forget()
         finding = outcome.finding
@@ -269,8 +301,16 @@ class Cases:
         # What has no size at all, such as a habit, is told once.
         if told is None or size < max(1, 2 * told) or self._is_raised(finding):
             return False
+        if finding.kind == "cycle" and not self._is_worth_a_word(finding):
+            return False
         self._told_size[finding.fingerprint] = size
         return True
+
+    def _is_worth_a_word(self, finding: Finding) -> bool:
+        """Whether so much waits that tensors would be spoken of: a collection may take it away."""
+        device = _device_of(finding) or "cpu"
+        retained, max_growth = finding.growth.total.bytes, self._figures.max_growth(device)
+        return worth_a_warning(retained, max_growth, self._figures.limit(device))
 
     def _is_raised(self, finding: Finding) -> bool:
         return self._raises and finding.severity == "leak"

@@ -8,25 +8,32 @@ from __future__ import annotations
 import gc
 import linecache
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from memguard import _storage, _torch, unnamed
+from memguard.case_words import Case, holder, summary
 from memguard.explain import cycles
 from memguard.explain.accumulation import Located, Question
 from memguard.explain.explain import Explanation, explain
 from memguard.explain.fingerprint import fingerprint
 from memguard.explain.graph import MAX_NODES, attached_tensors, live_tensors
-from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
 from memguard.judge.entries import Entries
-from memguard.judge.verdict import Evidence, Ruling, rule, worth_a_warning
-from memguard.records import Finding, Holder, Kind, Severity
+from memguard.judge.verdict import (
+    MOST_OF_ROOM,
+    Evidence,
+    Ruling,
+    least_worth,
+    rule,
+    steps_until_more,
+    worth_a_warning,
+)
+from memguard.records import Finding, Severity
 from memguard.sensors.canaries import Canaries
 from memguard.sensors.census import Census
-from memguard.units import plural
 
 # Survivors without root that are told although no collection may tell whether it would free them.
 UNTOLD = 64
@@ -39,36 +46,17 @@ MEASURED_BIRTHS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What is investigated.
+class Outcome:
+    """What came of it: a finding to tell, or survivors to wait for.
 
     Attributes:
-        kind: `graph` or `tensor`.
-        now: steps ended.
-        births: steps under suspicion.
-        reason: the judge's words.
-        evaluation: whether the loop runs the model without going backward.
-        awaiting: whether no backward ends the steps, so that one may still come.
-        created: the user's frames in which the deepest survivor was made, innermost first.
-        tensors: how many tensors each of `births` left, on average; 0 when they are not counted.
+        finding, ruling: what is told, and why or why not yet.
+        steps: steps after which the same growth will have become worth another ruling.
     """
-
-    kind: Kind
-    now: int
-    births: Sequence[int]
-    reason: str
-    evaluation: bool = False
-    awaiting: bool = False
-    created: tuple[str, ...] = ()
-    tensors: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of it: a finding to tell, or survivors to wait for."""
 
     finding: Finding | None
     ruling: Ruling
+    steps: int | None = None
 
 
 class Investigator:
@@ -86,6 +74,7 @@ class Investigator:
         census: Census,
         figures: Figures,
         step_of: Callable[[int], int],
+        nodes_a_step: Callable[[int], int],
         own_tensors: Callable[[], list[Any]],
         window: int,
     ) -> None:
@@ -93,8 +82,10 @@ class Investigator:
         self._census = census
         self._figures = figures
         self._step_of = step_of
+        self._nodes_a_step = nodes_a_step
         self._own_tensors = own_tensors
         self._window = window
+        self._births: frozenset[int] = frozenset()
         self.looked = 0
         self.collected = False
         self._entries = Entries()
@@ -104,21 +95,23 @@ class Investigator:
     def investigate(self, case: Case) -> Outcome:
         """Explain the survivors of `case` and rule on them."""
         self.looked = MOST_LOOKED  # as long as nothing is known of it
+        self._births = frozenset(case.births)
         survivors, device, each = self._measure(case)
         if survivors:
-            each_birth = sum(map(len, survivors.values())) / len(survivors)
+            scale = self._census.plain.scale
+            each_birth = sum(len(survivors[birth]) * scale(birth) for birth in survivors)
+            each_birth /= len(survivors)
             case = replace(case, tensors=each_birth)
-        if case.kind == "tensor" and not worth_a_warning(
-            each * self._count(case), self._figures.max_growth(device), self._figures.limit(device)
-        ):
-            survivors.clear()
-            count = len(case.births)
-            return Outcome(None, Ruling("hold", "too small to matter", count + count // 4 + 1))
+        if case.kind == "tensor":
+            small = self._too_small(case, each, device)
+            if small is not None:
+                survivors.clear()
+                return small
         if (left := self._figures.room()) < unnamed.needed():
             return self._conclude(
                 case, Explanation(complete=False), 0, device, unnamed.cramped(left)
             )
-        before = self._births(case.kind)
+        before = self._alive(case.kind)
         explanation = explain(
             Question(
                 case.kind,
@@ -137,28 +130,41 @@ class Investigator:
             device = self._device_of_graphs()
         if explanation.rooted or not explanation.complete:
             return self._conclude(case, explanation, size, device)
-        alive = frozenset(self._births(case.kind))
+        alive = frozenset(self._alive(case.kind))
         if sum(birth in alive for birth in before) <= len(before) // 2:
             # The collector's own doing, in the midst of the search.
             return Outcome(None, Ruling("hold", "a collection has just freed them", len(before)))
         return self._without_root(case, explanation, size, device)
 
+    def _too_small(self, case: Case, each: int, device: str) -> Outcome | None:
+        """The outcome for tensors that are not worth a word yet; None for others."""
+        max_growth, limit = self._figures.max_growth(device), self._figures.limit(device)
+        count, births = self._count(case), len(case.births)
+        if worth_a_warning(each * count, max_growth, limit):
+            return None
+        per_step = growing.rate(case.births, count, case.now) * each
+        steps = steps_until_more(each * count, per_step, [least_worth(max_growth, limit)])
+        ruling = Ruling("hold", "too small to matter", births + births // 4 + 1)
+        return Outcome(None, ruling, steps)
+
     def _without_root(
         self, case: Case, explanation: Explanation, size: int, device: str
     ) -> Outcome:
         """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
-        holder = fingerprint(case.kind, (explanation.cycle,) if explanation.cycle else ())
-        if holder not in self._freed and self.collected and len(case.births) < UNTOLD:
+        # Whether graphs or tensors made the suspicion, the cycle is the same one.
+        holder = fingerprint("cycle", (explanation.cycle,) if explanation.cycle else ())
+        if holder not in self._freed and self.collected and len(case.births) < self._untold(case):
             # One collection is all there is; the collector's own may yet tell cycles from the rest.
             until = 2 * len(case.births)
             return Outcome(None, Ruling("hold", "nothing in Python holds them", until))
         if not self.collected:
             before = _storage_bytes()
-            alive = len(self._births(case.kind))
             self.collect()
-            if len(self._births(case.kind)) <= alive // 2:
+            # The collector's own doing, a moment ago, tells the same as ours.
+            left = frozenset(self._alive(case.kind))
+            if sum(birth in left for birth in case.births) <= len(case.births) // 2:
                 freed = max(0, before - _storage_bytes())
-                self._freed[holder] = freed // max(1, len(case.births))
+                self._freed[holder] = freed // max(1, len(case.births)) or size
         found = explanation.cycle or explanation.native
         located = (found,) if found is not None else ()
         nameless = not located and not explanation.located
@@ -173,6 +179,14 @@ class Investigator:
             explanation = replace(explanation, located=told)
         return self._conclude(case, explanation, size, device)
 
+    def _untold(self, case: Case) -> int:
+        """Survivors up to which the collector is waited for, which may yet free them.
+
+        Longer where it is known to have cycles to free, and has not been since the first of them.
+        """
+        awaited = self._freed and gc.isenabled() and self._census.collected_at <= case.births[0]
+        return 4 * UNTOLD if awaited else UNTOLD
+
     def date(self, node: Any) -> int | None:
         """The step an autograd node was made in; None when it cannot be told."""
         # Canaries know it also where each request has a thread, whose numbers begin anew.
@@ -180,6 +194,10 @@ class Investigator:
         number = _torch.node_sequence(node) if step is None else None
         if number is not None:
             step = self._step_of(number)
+            if step not in self._births and self._nodes_a_step(number):
+                # Steps that were only counted are known but for one: those under suspicion, better.
+                near = (one for one in (step + 1, step - 1) if one in self._births)
+                step = next(near, step)
         # A number from before the first step may as well be another thread's.
         return step if step is not None and step >= 0 else None
 
@@ -213,7 +231,7 @@ class Investigator:
             return len(case.births)
         return sum(map(self._census.plain.stands_for, case.births))
 
-    def _births(self, kind: str) -> list[int]:
+    def _alive(self, kind: str) -> list[int]:
         cohorts = self._canaries.cohorts if kind == "graph" else self._census.plain
         return cohorts.births()
 
@@ -263,11 +281,16 @@ class Investigator:
         if ruling.action == "leak" and _overwrites(first):
             doubt = self._entries.doubt(mark, count, first.place.length, self._window)
             ruling = doubt or ruling
+        steps = None
+        if case.kind != "graph" and ruling.action != "leak":
+            levels = [self._figures.max_growth(device), MOST_OF_ROOM * self._figures.limit(device)]
+            left = forecast.steps if forecast else None
+            steps = steps_until_more(grown.total.bytes, grown.per_step.bytes, levels, left)
         if ruling.action == "hold":
-            return Outcome(None, ruling)
+            return Outcome(None, ruling, steps)
         severity: Severity = "leak" if ruling.action == "leak" else "warning"
         holders = tuple(
-            _holder(located, case, count, size, ruling) for located in explanation.located
+            holder(located, case, count, size, ruling) for located in explanation.located
         )
         finding = Finding(
             case.kind,
@@ -286,7 +309,7 @@ class Investigator:
             (case.births[0], case.births[-1]),
             reason,
         )
-        return Outcome(finding, ruling)
+        return Outcome(finding, ruling, steps)
 
     def _measure(self, case: Case) -> tuple[dict[int, list[Any]], str, int]:
         """(surviving tensors by birth, their device, bytes one birth keeps)."""
@@ -363,38 +386,3 @@ def _is_elsewhere(located: Located | None) -> TypeGuard[Located]:
 def _storage_bytes() -> int:
     with _torch.without_overrides():
         return sum(dict(_storage.storage_of(tensor) for tensor in live_tensors()).values())
-
-
-def _holder(located: Located, case: Case, count: int, each: int, ruling: Ruling) -> Holder:
-    # As the summary counts them: of tensors a step may leave several.
-    several = case.tensors if case.kind in ("tensor", "cycle") and case.tensors else 1.0
-    survivors = max(1, round(count * located.share * several))
-    advice = located.advice
-    return replace(
-        holder_of(located.place, located.statement, located.type, located.chain),
-        survivors=survivors,
-        bytes=round(count * located.share) * each,
-        created=case.created,
-        why=advice.why,
-        fix=advice.fix,
-        alternative=advice.alternative,
-        bound=ruling.bound,
-        modules=located.modules,
-    )
-
-
-def summary(case: Case, count: int, bound: int | None) -> str:
-    """The headline of a finding: so many survive, at such a pace or with such a bound."""
-    pace = growing.rate_in_words(case.births, count, case.now, max(1.0, case.tensors))
-    if case.kind == "graph":
-        owner = "1 past step's" if count == 1 else f"{count:,} past steps'"
-        told = f"{owner} autograd graphs are still alive"
-    elif case.kind == "cycle":
-        told = f"tensors of {plural(count, 'past step')} wait in reference cycles for a collection"
-    elif case.tensors:
-        # Those of several steps are met together, so that their steps cannot be counted.
-        alive = plural(round(count * case.tensors), "tensor")
-        told = f"{alive} of past steps are still alive"
-    else:
-        told = f"tensors of {plural(count, 'past step')} are still alive"
-    return f"{told}, at most {bound}" if bound is not None else f"{told}, {pace}"

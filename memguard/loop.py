@@ -25,7 +25,14 @@ from memguard.records import Finding
 from memguard.sensors.audit import Audit, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
-from memguard.sensors.dated import MAX_NODES, MAX_REACH, MOST_SECONDS_PER_NODE, steps_reached
+from memguard.sensors.dated import (
+    MAX_NODES,
+    MAX_REACH,
+    MOST_SECONDS_PER_NODE,
+    Dating,
+    numbered,
+    steps_reached,
+)
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.settings import Settings
 from memguard.step_figures import StepFigures
@@ -352,7 +359,11 @@ class WatchedLoop:
             # What is new then counts as born in the step before, the least age that is certain.
             stirs = self.cases.stirs or self._memory.in_doubt
             watchful = self._audit.running or self.cases.in_doubt or stirs
-            self._census.begin(self._pace.looked(now, watchful, self._memory.climbs) - 1)
+            by = self.cases.certain_at
+            following = self._pace.looked(
+                now, watchful, self._memory.climbs, by, self._census.expected_cost()
+            )
+            self._census.begin(following - 1)
 
     def _look(self, now: int) -> None:
         """Meet what is new since the last look."""
@@ -373,14 +384,15 @@ class WatchedLoop:
 
         So every step counts, also those that nobody looked at when they ended.
         """
-        for tensor in tensors:
-            node = _torch.node_of(tensor)
-            number = None if node is None else _torch.node_sequence(node)
-            born = now - 1 if number is None else self.clock.step_of(number)
+        dating = Dating(self.clock.step_of, self.clock.nodes_a_step)
+        for number, node, tensor in numbered(tensors):
+            born = now - 1 if number < 0 else dating.step_of(number, node)
             # Nodes of other threads are numbered by themselves.
             born = min(max(born, self._looked_at), now - 1)
             self._canaries.place(born, (tensor,), latest=now - 1)
             self.cases.observe_graphs(born)
+        if dating.looked:
+            self._canaries.looked(now - 1, dating.looked)
         self.cases.observe_graphs(now - 1)
 
     def _date(self, tensors: list[Any], now: int) -> None:

@@ -22,9 +22,9 @@ from memguard.explain.loaders import locate_loaders
 from memguard.explain.wording import holder_of
 from memguard.figures import Figures
 from memguard.judge import growth as growing
-from memguard.judge.levels import Rise
+from memguard.judge.levels import GOES_ON_BY, GOES_ON_FOR, Rise
 from memguard.judge.reserved import Cache
-from memguard.judge.verdict import Evidence, rule
+from memguard.judge.verdict import Evidence, least_worth, rule
 from memguard.records import Amount, Finding, Growth, Holder, Kind, Severity
 from memguard.report import memory_words as words
 from memguard.sensors.allocator import Allocation
@@ -159,7 +159,16 @@ class MemoryCases:
             rise = replace(rise, per_step=min(real, rise.per_step)) if kind == "host" else rise
             told = self._explained(kind, device, probe, rise, now)
         is_news = told is not None and self._tell(told, device, rise, now)
-        return level + max(1, rise.gained // 4), is_news
+        return level + max(1, min(rise.gained // 4, self._to_leak(device, rise))), is_news
+
+    def _to_leak(self, device: str, rise: Rise) -> int:
+        """Bytes after which a look must be begun to be over when growth has become a leak."""
+        missing = self._figures.max_growth(device) - rise.retained
+        ahead = max(
+            (GOES_ON_FOR + 1) * rise.per_step,
+            GOES_ON_BY * least_worth(self._figures.max_growth(device), self._figures.limit(device)),
+        )
+        return int(missing - ahead) if missing > ahead else rise.gained // 4
 
     def tell_reserved(self, told: Allocation, cache: Cache, reason: str, now: int) -> None:
         """An allocator holds much that it cannot hand out again."""

@@ -26,6 +26,10 @@ COSTS = 4
 # be seen several times before fast steps have earned that.
 CLOSE_STEPS = 128
 
+# Seconds of a look that is too dear for that: with automatic collection off it goes through all
+# that was made since.
+DEAR = 1e-3
+
 # A look that is due is always taken. What the budget does not pay for makes the next ones later,
 # twice as late each time, up to so many times and to so many steps.
 MAX_STRETCH = 8
@@ -106,13 +110,22 @@ class Pace:
         """A dated look was taken, for so many seconds."""
         self._dated_at = step + max(DATED_SELDOM, self._governor.steps_to_earn(DATED_PART, cost))
 
-    def looked(self, step: int, watchful: bool, climbs: bool = False) -> int:
+    def looked(
+        self,
+        step: int,
+        watchful: bool,
+        climbs: bool = False,
+        by: int | None = None,
+        cost: float = 0.0,
+    ) -> int:
         """A look was due at the end of `step`; when the next one is to come.
 
         Args:
             step: steps ended.
             watchful: something is in doubt, so the next look is near.
             climbs: memory rises fast, so it is not far.
+            by: step at which something is to be said, so it is no later.
+            cost: seconds that it is expected to take.
 
         Returns:
             The step at whose end it is due.
@@ -134,9 +147,9 @@ class Pace:
         gap = gaps[next(self._gaps)]
         if self.is_free(step) or (watchful and allowed):
             gap = 1
-        elif step > CLOSE_STEPS:
+        elif step > CLOSE_STEPS or cost > DEAR:
             gap = min(gap * self._stretch, MAX_GAP)
-        self._look_at = step + gap
+        self._look_at = step + gap if by is None else min(step + gap, max(step + 1, by))
         self._per_step.append(self._events / max(1, step - self._looked_at))
         self._looked_at, self._events = step, 0
         self.rest(step)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memguard.case_words import Case, summary
 from memguard.figures import Figures
-from memguard.investigation import Case, summary
 from memguard.judge import growth as growing
 from memguard.records import Finding, Holder
 

@@ -16,6 +16,9 @@ OBSERVED = 128
 # Survivors beyond which their number is no measure of growth any more; see sensors.marks.MAX_STEPS.
 MANY = 250
 
+# A case is looked at again for its size at most each time that the steps have grown by this share.
+AT_MOST_EACH = 64
+
 # Survivors by which a told case must have grown before it is looked at again.
 CHECK_AGAIN = 10
 
@@ -35,6 +38,7 @@ class Suspicion:
         settled: whether what survives was told, as long as it does.
         stirs: whether a survivor was new of late: too little for a doubt, but worth a closer watch
             until the next ones would be old enough to count.
+        certain_at: step at which more is to be said of a case, as far as anybody knows.
     """
 
     __slots__ = (
@@ -48,6 +52,7 @@ class Suspicion:
         "_patience",
         "_stirred",
         "_track",
+        "certain_at",
         "opinion",
         "settled",
         "stirs",
@@ -62,6 +67,7 @@ class Suspicion:
         self._looks: deque[Look] = deque(maxlen=LOOKS)
         self._hold_until = 0
         self._hold_step = 0
+        self.certain_at: int | None = None
         self._now = 0
         self._newest = -1
         self.settled = False
@@ -88,12 +94,14 @@ class Suspicion:
             if self.opinion.state != "clean" or self.settled:
                 self.opinion = Opinion("clean", f"{len(births)} survivors")
                 self._track, self._hold_until = self._track.relieved(), 0
+                self.certain_at = None
                 self.settled = False
             return None
         survey = Survey(now, births, deaths, sorted(self._observed))
         self._track, self.opinion = advance(self._track, survey, self._patience)
         if self.opinion.state == "clean":
             self._hold_until, self.settled = 0, False
+            self.certain_at = None
         due = self._due(self.opinion)
         if self.settled and due is None:
             self.opinion = Opinion("clean", "told")
@@ -113,7 +121,8 @@ class Suspicion:
     def _due(self, opinion: Opinion) -> Opinion | None:
         # Where their number is no measure, time decides.
         many = len(opinion.births) >= self._many and self._now >= self._hold_step
-        enough = len(opinion.births) >= self._hold_until or many
+        certain = self.certain_at is not None and self._now >= self.certain_at
+        enough = len(opinion.births) >= self._hold_until or many or certain
         return opinion if opinion.state == "confirmed" and enough else None
 
     def settle(self, survivors: int) -> None:
@@ -123,7 +132,13 @@ class Suspicion:
         self.hold(survivors, 2 * survivors)
         self._hold_step = 2 * self._now
 
-    def hold(self, survivors: int, until: int | None) -> None:
-        """Leave the case alone until there are `until` survivors, or clearly more than now."""
+    def hold(self, survivors: int, until: int | None, steps: int | None = None) -> None:
+        """Leave the case alone until there are `until` survivors, or clearly more than now.
+
+        But no longer than for `steps`, where what is to be said of it is certain by then.
+        """
+        # Growth that slows down comes nearer and nearer to a level: not each such look is taken.
+        least = max(1, self._now // AT_MOST_EACH)
+        self.certain_at = None if steps is None else self._now + max(least, steps)
         self._hold_until = until or survivors + max(CHECK_AGAIN, survivors // 4)
         self._hold_step = self._now + max(CHECK_AGAIN, self._now // 4)

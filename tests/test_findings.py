@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 from holder_cases import TIGHT
 from programs import Run
 
+from memguard import investigation
 from memguard.records import Finding
 
 LEAK = """
@@ -82,3 +84,56 @@ def test_tensors_are_counted_alike_throughout_a_report(tmp_path: Path) -> None:
     assert holder.survivors == pytest.approx(2 * finding.growth.total.graphs, rel=0.5)
     assert finding.summary.startswith(f"{holder.survivors:,} tensors ")
     assert holder.bytes == pytest.approx(finding.growth.total.bytes, rel=0.1)
+
+
+def test_a_graph_kept_once_in_fifty_steps_counts_once(tmp_path: Path) -> None:
+    """Its forward runs between two steps that were only counted, in neither of which it begins."""
+    run = Run(
+        tmp_path,
+        """
+        hardest = []
+        def mine(step):
+            x, y = batch()
+            losses = (model(x) - y).pow(2).flatten()
+            hardest.append((step, losses[losses.argmax()]))
+        for step in range(600):
+            train_step(model, optimizer)
+            if step % 50 == 49:
+                mine(step)
+        """,
+    )
+    finding = run.report.findings[0]
+    kept = 1 + (finding.step - 50) // 50
+    assert (finding.growth.total.graphs, finding.holders[0].survivors) == (kept, kept)
+    assert "one more every 50 steps" in finding.summary
+
+
+CYCLES = """
+class Node:
+    def __init__(self, value):
+        self.value, self.me = value, self
+for _ in range(30):
+    Node(train_step(model, optimizer))
+"""
+
+
+@pytest.mark.filterwarnings("ignore::memguard.LeakWarning")
+def test_cycles_that_the_collector_frees_a_moment_earlier_are_cycles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may run while memguard looks at what is alive: nothing in C++ holds them for that."""
+    measure = investigation._storage_bytes
+
+    def collected_meanwhile() -> int:
+        gc.collect(0)
+        return measure()
+
+    monkeypatch.setattr(investigation, "_storage_bytes", collected_meanwhile)
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, *usual[1:])
+    try:
+        run = Run(tmp_path, CYCLES)
+    finally:
+        gc.set_threshold(*usual)
+    assert not run.stopped, run.report.findings
+    assert [finding.kind for finding in run.report.findings] == ["cycle"]

@@ -237,6 +237,33 @@ def test_what_happens_every_so_many_steps_is_met(period: int) -> None:
     assert {look % period for look in looks if look > SETTLED} == set(range(period))
 
 
+def test_a_look_is_no_later_than_something_is_to_be_said() -> None:
+    """A wide gap, or one that was stretched, is cut short; a step that has passed is the next."""
+    pace = Pace(Governor(0.01, Time()), Tape())
+    looked = {by: pace.looked(1000, False, by) for by in (1002, 990, 5000)}
+    assert (looked[1002], looked[990]) == (1002, 1001)
+    assert looked[5000] <= 1000 + max(WIDE_GAPS)
+
+
+def test_dear_looks_are_rare_from_the_first_steps_on() -> None:
+    """Of 20 ms each in a loop of 10 ms: the budget decides, as it does later on."""
+
+    def taken(cost: float) -> int:
+        time = Time()
+        governor = Governor(0.01, time)
+        pace, looks = Pace(governor, Tape()), 0
+        for step in range(1, CLOSE_STEPS):
+            time.now += 0.01
+            governor.end_step()
+            if pace.look_is_due(step):
+                governor.charge(cost)
+                pace.looked(step, False, cost=cost)
+                looks += step > FREE_STEPS
+        return looks
+
+    assert taken(0.02) < taken(5e-5) / 3
+
+
 @pytest.mark.parametrize("many", [50, 400])
 def test_an_evaluation_now_and_then_makes_no_long_tape(many: int) -> None:
     """Steps with far more events than usual do not put off the next look."""

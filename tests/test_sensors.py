@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from memguard.clock.beats import Clock
 from memguard.sensors import canaries as canary
 from memguard.sensors import devices, marks
 from memguard.sensors.audit import Audit, below, outermost
 from memguard.sensors.canaries import Canaries, attached_outputs
 from memguard.sensors.census import Census
-from memguard.sensors.dated import steps_reached
+from memguard.sensors.dated import Dating, steps_reached
 from memguard.sensors.governor import FREE_STEPS, Governor
 from memguard.sensors.marks import Cohorts, Mark
 
@@ -303,6 +304,25 @@ def test_a_dated_look_finds_how_far_back_a_chain_reaches() -> None:
     assert steps_reached([chain], step_of, 0)[0] == (0, 1, 2, 3, 4, 5)
     assert steps_reached([chain], step_of, 3)[0] == (2, 3, 4, 5)
     assert steps_reached([torch.ones(1)], step_of, 0) == ((), 0)
+
+
+def test_a_graph_of_a_step_that_was_only_counted_is_dated_as_a_whole() -> None:
+    """Between two numbers that are known: a graph across the edge is of one, others are not."""
+    clock = Clock()
+    leaf = torch.ones((), requires_grad=True)
+    first = (leaf * 2).grad_fn._sequence_nr()  # type: ignore[union-attr]
+    clock.note_sequence(first)
+    nodes: list[Any] = []
+    for _ in range(2):
+        node: Any = (leaf * 2 * 2 * 2).grad_fn
+        upstream = node.next_functions[0][0]
+        nodes[:0] = [node, upstream, upstream.next_functions[0][0]]
+    clock.step = 4
+    clock.note_sequence(first + 12)  # three numbers a step, so that each graph lies across two
+    dating = Dating(clock.step_of, clock.nodes_a_step)
+    assert [clock.step_of(node._sequence_nr()) for node in nodes] == [2, 1, 1, 1, 0, 0]
+    assert [dating.step_of(node._sequence_nr(), node) for node in nodes] == [2, 2, 2, 1, 1, 1]
+    assert clock.nodes_a_step(first + 12) == clock.nodes_a_step(first - 1) == 0
 
 
 # --- the governor ---

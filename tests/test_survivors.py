@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memguard.judge.survivors import CONFIRM, Survey, Track, advance
+from memguard.judge.survivors import CONFIRM, Survey, Track, advance, completed
 
 WINDOW, PATIENCE = 2, 5
 
@@ -108,3 +108,14 @@ def test_the_reason_counts() -> None:
     for now in range(1, 10):
         track, opinion = advance(track, Survey(now, list(range(now))), PATIENCE)
     assert "survivors of 7 steps are older than 2 steps" in opinion.reason
+
+
+def test_steps_that_a_walk_finds_between_births_are_births_of_a_chain() -> None:
+    """A look each twenty steps saw four links; the walk finds the others."""
+    assert completed([20, 40, 60], range(5, 80)) == (*range(5, 19), *range(20, 61))
+
+
+def test_a_node_that_is_dated_one_step_off_is_no_birth_of_its_own() -> None:
+    """One graph each fifty steps, whose first nodes are taken for the step's before."""
+    assert completed([50, 100, 150], [49, 50, 99, 100, 101, 149]) == (50, 100, 150)
+    assert completed([10, 12, 14], [11, 12, 13]) == (10, 11, 12, 13, 14)

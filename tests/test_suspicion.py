@@ -33,3 +33,20 @@ def test_what_is_met_together_is_looked_at_again_as_time_goes_by(
     gaps = [later / earlier for earlier, later in itertools.pairwise(found)]
     assert (max(gaps) < 1.5) is more
     assert min(gaps) > 1.15
+
+
+def test_a_case_is_looked_into_when_more_is_certain_of_it() -> None:
+    """Not a quarter of all steps later; and not again and again as growth slows down before it."""
+    suspicion = Suspicion(2, 5, is_grouped=True)
+    births, found = [], []
+    for now in range(1, 2000):
+        births.append(now - 1)
+        suspicion.observe(now - 1)
+        if suspicion.survey(now, births[::10], []) is not None:
+            found.append(now)
+            left = 1500 - now if now < 1490 else 1
+            suspicion.hold(10**9, 10**9, left if now > 1000 else None)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(found)]
+    assert 1500 in found
+    assert min(gap for gap, now in zip(gaps, found, strict=False) if now > 1490) >= 1500 // 64
+    assert suspicion.certain_at is not None

@@ -325,13 +325,26 @@ def test_a_finding_of_any_kind_is_told_again_only_when_it_has_doubled(
         cases, told = guard._loop.cases, []
         for size in (100, 110, 150, 199, 200, 300, 399, 400, 500):
             counted = kind in ("graph", "tensor", "cycle")
-            total = Amount(graphs=size, bytes=7) if counted else Amount(bytes=size)
+            total = Amount(graphs=size, bytes=1 << 50) if counted else Amount(bytes=size)
             growth = Growth(Amount(bytes=1), total)
             cases.add(Finding(kind, "warning", "it grows", "f1", 1, 2, growth))
             told += [size] * len(cases.to_tell)
             cases.to_tell.clear()
 
     assert told == [100, 200, 400]
+
+
+def test_cycles_are_told_again_only_when_as_much_waits_as_tensors_are_spoken_of() -> None:
+    """A collection comes in between: ten small ones and then twenty are no news."""
+    with memguard.watch(MLP.set_up()[0], action="warn") as guard:
+        cases, told = guard._loop.cases, []
+        for size in (10, 20, 1 << 40, 3 << 40):
+            growth = Growth(Amount(bytes=1), Amount(graphs=size, bytes=size))
+            cases.add(Finding("cycle", "warning", "it waits", "f1", 1, 2, growth))
+            told += [size] * len(cases.to_tell)
+            cases.to_tell.clear()
+
+    assert told == [10, 1 << 40, 3 << 40]
 
 
 def test_what_has_no_size_is_told_once() -> None:

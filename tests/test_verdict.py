@@ -13,6 +13,7 @@ from memguard.judge.verdict import (
     UNKNOWN_BOUND,
     Evidence,
     rule,
+    steps_until_more,
     worth_a_warning,
 )
 
@@ -134,3 +135,11 @@ def test_what_nothing_adds_to_is_given_time() -> None:
     ended = replace(GRAPH, growing=False)
     assert rule(ended).action == "hold"
     assert rule(replace(ended, survivors=SURE)).action == "leak"
+
+
+def test_the_next_ruling_is_due_when_growth_has_reached_a_level() -> None:
+    """The nearest of what is ahead: a level of bytes, or memory that is nearly full."""
+    assert steps_until_more(100, 7.0, [50, 200, 400]) == 15
+    assert steps_until_more(100, 7.0, [400], steps_left=NEAR + 5) == 5
+    assert steps_until_more(500, 7.0, [400], steps_left=NEAR) is None
+    assert steps_until_more(100, 0.0, [400]) is None

@@ -253,3 +253,15 @@ class Clock:
             end, later = self._starts[after]
             step += (number - first) * (later - step) // max(1, end - first)
         return step
+
+    def nodes_a_step(self, number: int) -> int:
+        """How many numbers each step has around this one; 0 where its step is certain.
+
+        Beginnings of steps that were only counted are not known, so that a step is off by one here.
+        """
+        after = bisect.bisect_right(self._starts, (number, sys.maxsize))
+        if not 0 < after < len(self._starts):
+            return 0
+        first, step = self._starts[after - 1]
+        end, later = self._starts[after]
+        return (end - first) // (later - step) if later - step > 1 else 0

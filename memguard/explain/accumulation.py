@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,6 @@ _MOST_ALIKE = 4
 
 # Entries of a container that are looked at to see whether numbers are among its tensors.
 _MOST_MIXED = 1000
-
 
 # A tensor is a small part of its memory when that is so many times as large.
 _SMALL_PART = 4
@@ -130,11 +130,30 @@ def accumulation_points(
         located = at(key, mask)
         found += [located] if located is not None else []
     if len(chosen) == 1 and found:
+        if _is_made_anew(found[0]):
+            # What it was drawn from may be further away from the user's variables.
+            for _ in range(_MOST_ALIKE):
+                if not search.deepen(*map(id, targets)):
+                    break
+            children = paths.children_of(search)
         for key in _beside(search, chosen[0], born, children):
             located = at(key, search.below[key])
             if located is not None and located.statement is not None:
                 found += [located] if located.statement.verb in _GATHERING else []
+        found = _without_samples(found)
     return found or _one_by_one(question, search, targets, stack, weight)
+
+
+def _without_samples(found: list[Located]) -> list[Located]:
+    """Without what is made anew each step from a holder that gathers: a batch out of a memory.
+
+    It keeps the same survivors, but only until the next one is drawn.
+    """
+    return found[1:] if len(found) > 1 and _is_made_anew(found[0]) else found
+
+
+def _is_made_anew(located: Located) -> bool:
+    return located.statement is not None and located.statement.verb == "assign"
 
 
 def _beside(
@@ -290,6 +309,7 @@ def locate(
     length = capacity.length(point) if named else None
     place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
     place = replace(place, partial=any(map(_is_small_part, path[len(path) - below :])))
+    place = replace(place, kept_by=_function_in(path[len(path) - below :]))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
@@ -299,6 +319,12 @@ def locate(
     limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
+
+
+def _function_in(path: Sequence[Any]) -> tuple[str, int] | None:
+    """Name and first line of the function on the way from a holder's entry to the survivor."""
+    made = next((item for item in path if type(item) is types.FunctionType), None)
+    return None if made is None else (made.__code__.co_name, made.__code__.co_firstlineno)
 
 
 def _is_small_part(value: Any) -> bool:

@@ -131,11 +131,18 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     origin = parsed(statement.origin)
     if statement.differentiated and not is_function(value):
         return _rolled_out(name, place, line, value)
-    if _FUNCTION_PATH.search(place.path) or is_function(value) or isinstance(origin, ast.Lambda):
-        return functions(name, line, value)
+    is_kept = place.kept_by is not None and dotted(value) == place.kept_by[0]
+    if (
+        is_kept
+        or _FUNCTION_PATH.search(place.path)
+        or is_function(value)
+        or isinstance(origin, ast.Lambda)
+    ):
+        return functions(name, line, value, is_own_name=is_kept)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
-        return _nested(name, place, line, value, inside)
+        each = statement.verb != "extend"
+        return _nested(name, place, line, value, inside, each=each)
     if _feeds_backward(place, statement, value):
         return _rolled_out(name, place, line, value)
     return _kept(name, place, statement, line, value, after_backward)
@@ -228,15 +235,20 @@ def _reaches_in(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) or reaching
 
 
-def _nested(name: str, place: Place, line: Line, value: ast.expr, inside: str) -> Remedy:
-    """What is put in is an object, a dict or a tuple that has the tensor in it."""
+def _nested(
+    name: str, place: Place, line: Line, value: ast.expr, inside: str, *, each: bool
+) -> Remedy:
+    """What is put in is an object, a dict or a tuple that has the tensor in it.
+
+    `each` says whether the value is itself one entry, and not several.
+    """
     text = line.text(value)
     shown = text if len(text) <= 40 else "what is put in"
     part = f"its {inside}" if inside else "its tensors"
     why = f"{name} keeps {shown} of every step, and {part} keeps the graph it came from"
     # The value itself may be needed with its graph: only what is kept is cut off.
     copy = None
-    if len(_TOKEN.findall(inside)) == 1 and place.layers:
+    if each and len(_TOKEN.findall(inside)) == 1 and place.layers:
         copy = detached(called_on(text, value, ""), place.layers[-1:], mixed=place.mixed)
     if copy is not None:
         line.replace(value, copy)

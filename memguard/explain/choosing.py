@@ -51,6 +51,7 @@ class Chooser:
         return (
             growth.weak,
             growth.weak and growth.verb != "call",
+            self._is_other_function(growth),
             self._is_number(growth),
             growth.verb == "item" and self.place.container in ("list", "deque"),
             self.depth_of(growth),
@@ -64,6 +65,15 @@ class Chooser:
             scope.source.file != self.place.file,
             piece.line,
         )
+
+    def _is_other_function(self, growth: Growth) -> bool:
+        """Whether another function is put in than the one that keeps the survivors."""
+        if self.place.kept_by is None:
+            return False
+        name, line = self.place.kept_by
+        if isinstance(growth.value, ast.Lambda):
+            return name != "<lambda>" or growth.value.lineno != line
+        return not isinstance(growth.value, ast.Name) or growth.value.id != name
 
     def _is_number(self, growth: Growth) -> bool:
         value = growth.value
@@ -89,7 +99,7 @@ class Chooser:
                 return _release(growth.piece, size)
         if growth.verb == "item" and isinstance(growth.piece.node, ast.Assign):
             if self.place.container == "list":
-                return _release(growth.piece, self.place.length)  # no list gets longer by it
+                return self._overwritten(growth, candidates, integers)
             if self.place.recurs:
                 return _release(growth.piece, None)
         depth = self.depth_of(growth)
@@ -105,6 +115,28 @@ class Chooser:
                 return Release(found.file, found.line, found.code, turns)
         made = self._made_with_limit(candidates, integers)
         return made or self._release_around(depth, growth, candidates, integers)
+
+    def _overwritten(
+        self, growth: Growth, candidates: Candidates, integers: Integers
+    ) -> Release | None:
+        """What bounds a list whose entries are set: no list gets longer by that.
+
+        But it may beside that, as `if len(x) < N: x.append(None)` makes room for the next entry.
+        """
+        longer = [
+            other
+            for other in candidates.growths
+            if other.verb in ("append", "extend") and not other.weak
+            if self.depth_of(other) < len(self.regions) and fits(other.keys, growth.keys)
+        ]
+        if not longer:
+            return _release(growth.piece, self.place.length)
+        guards = [(other, guarding_size(other)) for other in longer]
+        sizes = [integers.value(n, one.piece.scope) if n else None for one, n in guards]
+        if any(guard is None for _, guard in guards):
+            return None
+        known = [size for size in sizes if size is not None]
+        return _release(longer[0].piece, max(known) if len(known) == len(sizes) else None)
 
     def _release_around(
         self, depth: int, growth: Growth, candidates: Candidates, integers: Integers

@@ -201,6 +201,8 @@ def detach_in(
         single: whether the value's variable is one number, when that is known.
         numbers: whether single numbers may become plain ones by `.item()`.
     """
+    if any(isinstance(node, ast.Dict) and None in node.keys for node in ast.walk(value)):
+        return False  # of `{**losses}` nobody sees what is a tensor
     parts = tensor_parts(value)
     given = parsed(origin)
     for part in parts:

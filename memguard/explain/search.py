@@ -135,9 +135,9 @@ class Search:
             return True
         return id(item) in self._modules
 
-    def deepen(self, key: int) -> bool:
-        """Look one level further up from an object; False when all above it is known."""
-        ancestors, pending = {key}, [key]
+    def deepen(self, *keys: int) -> bool:
+        """Look one level further up from some objects; False when all above them is known."""
+        ancestors, pending = set(keys), list(keys)
         while pending:
             above = [p for p in self.parents.get(pending.pop(), ()) if p not in ancestors]
             ancestors.update(above)

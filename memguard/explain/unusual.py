@@ -204,15 +204,21 @@ def is_function(value: ast.expr) -> bool:
     return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
 
 
-def functions(name: str, line: Line, value: ast.expr) -> Remedy:
-    """Functions that are kept, each with what it captures."""
+def functions(name: str, line: Line, value: ast.expr, *, is_own_name: bool) -> Remedy:
+    """Functions that are kept, each with what it captures.
+
+    `is_own_name` says whether the value is written as the name that the function was defined by.
+    """
     why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
     alternative = (
         "bind numbers before making the function (loss.item()), or detach() what it captures"
     )
-    if isinstance(value, ast.Name):
+    if isinstance(value, ast.Name) and not is_own_name:
         line.call_on(value, "()")
         return Remedy(why, line.result(), alternative)
+    if isinstance(value, ast.Name):
+        # It is kept to be called later: what is to change stands where it is made.
+        alternative = f"where {value.id} is made, {alternative}"
     return Remedy(why, None, alternative)
 
 

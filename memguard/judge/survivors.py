@@ -111,6 +111,24 @@ def advance(track: Track, survey: Survey, patience: int) -> tuple[Track, Opinion
     return track, Opinion(state, reason, old)
 
 
+def completed(births: Sequence[int], reached: Sequence[int]) -> tuple[int, ...]:
+    """The births with the steps that a walk found which nobody had looked at when they ended.
+
+    A node of such a step may be dated one step too early or too late, so that those beside a birth
+    say something only where others between it and the next are reached as well: then it is a chain.
+
+    Args:
+        births: steps seen to have survivors, oldest first.
+        reached: steps of the nodes that live tensors reach.
+    """
+    found = {*births, *(step for step in reached if step < births[0] - 1)}
+    for before, after in itertools.pairwise(births):
+        between = [step for step in reached if before < step < after]
+        if any(before + 1 < step < after - 1 for step in between) or after - before <= 3:
+            found.update(between)
+    return tuple(sorted(found))
+
+
 def is_pinned(now: int, births: Sequence[int], window: int) -> bool:
     """Whether what survives is old and few: one graph, or some, that something keeps for long."""
     if not births or now - births[0] < PINNED_STEPS:

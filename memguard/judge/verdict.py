@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,6 +174,27 @@ def _rule_by_size(evidence: Evidence, what: str) -> Ruling:
         return Ruling("leak", f"{what} fill the memory within {evidence.steps_left} steps")
     # Looked at again when a quarter more has gathered: an explanation costs passes over the heap.
     return Ruling("warning", f"{what} keep growing", later)
+
+
+def steps_until_more(
+    retained: int, per_step: float, levels: Sequence[float], steps_left: int | None = None
+) -> int | None:
+    """Steps after which growth has reached the next level, or fills the memory soon.
+
+    Another ruling is due then, however long ago the last one was.
+
+    Args:
+        retained: bytes kept so far.
+        per_step: bytes each step adds.
+        levels: bytes at which the ruling may change.
+        steps_left: forecast; None when there is none.
+    """
+    if per_step <= 0:
+        return None
+    ahead = [math.ceil((level - retained) / per_step) for level in levels if level > retained]
+    if steps_left is not None and steps_left > NEAR:
+        ahead.append(steps_left - NEAR)
+    return min(ahead, default=None)
 
 
 def is_near_the_end(used: int, limit: int) -> bool:

@@ -5,6 +5,28 @@ from __future__ import annotations
 from holder_cases import TIGHT, Case
 
 CASES = {
+    "dict with all the losses of a task in it": Case(
+        "rows",
+        ("global rows: list", "[...]: dict"),
+        ("put .detach() tensors or .item() numbers into rows",),
+        """
+        rows = []
+        for step in range(40):
+            losses = {"first": train_step(model, optimizer)}
+            rows.append({"step": step, **losses})  # grows
+        """,
+    ),
+    "pairs that are put in together": Case(
+        "everything",
+        ("global everything: list", "[...]: tuple"),
+        ("keep .detach() copies or .item() numbers",),
+        """
+        everything = []
+        for step in range(40):
+            losses, rewards = [train_step(model, optimizer)], [1.0]
+            everything.extend(zip(losses, rewards))  # grows
+        """,
+    ),
     "slices of large tensors": Case(
         "firsts",
         ("global firsts: list", "[...]: Tensor float32 [100]"),

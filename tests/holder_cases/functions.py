@@ -7,6 +7,22 @@ from programs import IN_CONTEXT
 from holder_cases import Case
 
 CASES = {
+    "two kinds of functions in one list": Case(
+        "todo",
+        ("local todo: list", "[...]: function", "default value"),
+        ("where later is made",),
+        """
+        def fit():
+            todo = []
+            for step in range(40):
+                loss = train_step(model, optimizer)
+                todo.append(lambda: step)
+                def later(value=loss):
+                    return value
+                todo.append(later)  # grows
+        fit()
+        """,
+    ),
     "coroutines nobody awaits": Case(
         "pend",
         ("global pend: list", "coroutine", "local value: Tensor"),
