@@ -42,9 +42,23 @@ class Chooser:
     home: Scope | None
     evaluation: bool
 
-    def best(self, growths: Sequence[Growth]) -> Growth | None:
-        """The likeliest statement; the same for the same source, always."""
-        return min(growths, key=self._rank, default=None)
+    def best(self, growths: Sequence[Growth], emptyings: Sequence[Emptying] = ()) -> Growth | None:
+        """The likeliest statement; the same for the same source, always.
+
+        Args:
+            growths: those to choose from.
+            emptyings: what frees room in the holder, perhaps by the same statements.
+        """
+        ranked = sorted(growths, key=self._rank)
+        fitting = (one for one in ranked if one.weak or not self._is_outgrown(one, emptyings))
+        return next(fitting, ranked[0] if ranked else None)
+
+    def _is_outgrown(self, growth: Growth, emptyings: Sequence[Emptying]) -> bool:
+        """Whether the holder has more entries than the statement by itself would let it have."""
+        integers = Integers(self.program, self.place.numbers, self.home)
+        sizes = [each.size for each in emptyings if each.piece is growth.piece]
+        known = (integers.value(size, growth.piece.scope) for size in sizes if size is not None)
+        return any(size is not None and self._is_beyond(size) for size in known)
 
     def _rank(self, growth: Growth) -> tuple[int | bool, ...]:
         piece, scope = growth.piece, growth.piece.scope
@@ -174,8 +188,12 @@ class Chooser:
             if ring or (emptying.single and self._outpaced(region, emptying, candidates)):
                 continue
             bound, of_entries = bound_of(emptying.size, route, region.loop, integers)
-            of_entries = of_entries and not emptying.keys
-            if bound is None or not (of_entries and self._is_beyond(2 * bound)):
+            # A ring that is written beside it has no more entries than it is long.
+            exactly = any(other.piece is piece for other in candidates.growths)
+            own = not emptying.keys or (exactly and len(emptying.keys) == 1)
+            of_entries = of_entries and own
+            most = bound if bound is None or exactly else 2 * bound
+            if most is None or not (of_entries and self._is_beyond(most)):
                 # Between two releases there may be a few more; what is not so is not claimed.
                 known = (
                     None if bound is not None and of_entries and self._is_beyond(bound) else bound

@@ -140,7 +140,7 @@ class _Finder:
         self._candidates.look(subject, scopes_seeing(self._program, home, place.name))
         if home.parent is None:
             self._look_elsewhere(subject, home.source)
-        found = self._chooser.best(self._candidates.growths)
+        found = self._best()
         if (found is None or found.weak) and path and path[0].startswith("."):
             owners = self._program.name_types(place.name, home).classes
             found = self._grown_attribute(path[0][1:], owners) or found
@@ -157,7 +157,7 @@ class _Finder:
         names = frozenset((module, module.rpartition(".")[2]))
         subject = self._subject(modules=names, member=name)
         self._candidates.look(subject, scopes_with(self._program, name))
-        return self._chooser.best(self._candidates.growths)
+        return self._best()
 
     def _look_elsewhere(self, subject: Subject, home: Source) -> None:
         """A module's variable as other files, or other cells of a notebook, call it."""
@@ -200,7 +200,7 @@ class _Finder:
                 return None
             subject = self._subject(names=frozenset((name,)))
             self._candidates.look(subject, scopes_seeing(self._program, home, name))
-        return self._chooser.best(self._candidates.growths)
+        return self._best()
 
     def _grown_attribute(
         self, name: str, owners: Iterable[Scope], *, foreign: bool = False
@@ -210,10 +210,10 @@ class _Finder:
         for word in (name, *special.properties(family, name)):
             other = replace(subject, attribute=word)
             self._candidates.look(other, scopes_with(self._program, word))
-        found = self._chooser.best(self._candidates.growths)
+        found = self._best()
         if found is not None and found.weak:
             self._look_at_givers(found)
-            found = self._chooser.best(self._candidates.growths)
+            found = self._best()
         return found
 
     def _look_at_givers(self, kept: Growth) -> None:
@@ -236,6 +236,9 @@ class _Finder:
         if (found is None or found.weak) and self._home is not None:
             return special.capturing(self._program, self._place, self._home) or found
         return found
+
+    def _best(self) -> Growth | None:
+        return self._chooser.best(self._candidates.growths, self._candidates.emptyings)
 
     def _hook(self) -> Growth | None:
         return special.hook_growth(self._program, self._place, self._regions)

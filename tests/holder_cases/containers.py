@@ -27,6 +27,20 @@ CASES = {
             everything.extend(zip(losses, rewards))  # grows
         """,
     ),
+    "dict beside a branch that would write it as a ring": Case(
+        "cache",
+        ("global cache: dict", "[...]: Tensor float32 []"),
+        ("cache[step] = loss.item()",),
+        """
+        cache, ring = {}, False
+        for step in range(40):
+            loss = train_step(model, optimizer)
+            if ring:
+                cache[step % 4] = loss
+            else:
+                cache[step] = loss  # grows
+        """,
+    ),
     "slices of large tensors": Case(
         "firsts",
         ("global firsts: list", "[...]: Tensor float32 [100]"),
