@@ -48,6 +48,10 @@ class StepListener:
         self.hear = hear
         self.known: dict[int, tuple[weakref.ref[Any], int]] = {}
 
+    def forget(self) -> None:
+        """Hear of each optimizer's next step anew."""
+        self.known = {}
+
 
 class _OptimizerSteps:
     """One entry of ours in torch's table of optimizer hooks, whoever listens.
@@ -67,8 +71,9 @@ class _OptimizerSteps:
     def forked(self) -> None:
         """Begin with a lock of its own, in a forked child, in which no tape is read."""
         self._lock = threading.RLock()
+        self._under_way = []  # of threads that are not there
         for listener in self._listeners:
-            listener.known = {}
+            listener.forget()
 
     def add(self, listener: StepListener) -> None:
         """Begin to tell `listener` of every step."""

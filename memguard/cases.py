@@ -75,12 +75,10 @@ class Cases:
         self._creation = creation
         self._parts = parts
         self._governor = governor
-        # The leak of graphs that was looked into last, when that was, and what it took.
+        # The leak of graphs that was looked into last.
         self._leak: Finding | None = None
-        self._looked_into = self._cost = 0.0
-        # Survivors when what was told was last looked into again, and the seconds that this took.
-        self._told_at: dict[Watched, int] = {}
-        self._told_seconds = 0.0
+        # Seconds that looking into told cases again has taken, and the last time by itself.
+        self._again = self._last = 0.0
         self._graphs = Suspicion(settings.window, settings.patience)
         self._tensors = Suspicion(settings.window, settings.patience, is_grouped=True)
         self._investigator = Investigator(
@@ -118,6 +116,8 @@ class Cases:
 
     def kept_by_graphs(self, now: int) -> Amount:
         """What past steps' graphs keep by step `now`, going by what was found, ignored or not."""
+        if not self._graphs.told:
+            return Amount()  # what was found is gone
         ignored = [one.finding for one in self.triage.ignored()]
         graphs = (one for one in (*self.findings.values(), *ignored) if one.kind == "graph")
         grown = [so_far(one.growth, now - one.step) for one in graphs]
@@ -135,7 +135,7 @@ class Cases:
     @property
     def certain_at(self) -> int | None:
         """The step at which more is to be said of what is known already."""
-        known = (one.certain_at for one in (self._graphs, self._tensors))
+        known = (one.certain_at for one in (self._graphs, self._tensors) if one.is_believed)
         return min((step for step in known if step is not None), default=None)
 
     def date(self, node: Any) -> int | None:
@@ -157,8 +157,8 @@ class Cases:
         begun = time.perf_counter()
         if self._parts.do("pinned graphs", self._pinned.look, now, births):
             self.explaining += time.perf_counter() - begun
-        if opinion is not None and self._may_explain() and not self._renew(now, opinion):
-            self._investigate("graph", now, self._completed(opinion, now))
+        if opinion is not None and self._may_explain():
+            self._investigate("graph", now, opinion, complete=True)
 
     def judge_tensors(self, now: int) -> None:
         """The same for tensors without graph."""
@@ -170,25 +170,41 @@ class Cases:
     def judge_reach(self, look: Look) -> None:
         """The same for chains, by how far back the present reaches."""
         opinion = self._graphs.reach(look)
-        if opinion is not None and self._may_explain() and not self._renew(look.step, opinion):
+        if opinion is not None and self._may_explain():
             self._investigate("graph", look.step, opinion)
 
     def _may_explain(self) -> bool:
         """Whether graphs may be walked: told ones not for ever, see `sensors.touched`."""
         return not (self._graphs.settled and self._canaries.full)
 
-    def _renew(self, now: int, opinion: Opinion) -> bool:
-        """Whether a leak that was told has its new figures, as looking into it is not earned."""
-        leak = self._leak
-        gone_by = time.perf_counter() - self._looked_into
-        if leak is None or not self._graphs.settled or self._governor.earns(self._cost, gone_by):
-            return False
-        if leak.fingerprint not in self.findings:
-            return False  # ignored: what else grows beside it is to be told all the same
-        case = Case("graph", now, opinion.births, opinion.reason)
+    def _is_earned(self, kind: Watched, opinion: Opinion, now: int) -> bool:
+        """Whether to look into a case: one that was told goes on, and each time is dear.
+
+        Passes over the heap are no part of what looks may take; looking again may take as much.
+        It waits for that unless more is certain, or twice as much survives of what has no newer
+        figures otherwise.
+        """
+        suspicion = self._suspicion_of(kind)
+        if not suspicion.told or suspicion.is_certain(now):
+            return True
+        if len(opinion.births) >= 2 * suspicion.told and self._known_leak(kind) is None:
+            return True
+        return self._governor.earns(self._again + self._last, self._governor.elapsed)
+
+    def _known_leak(self, kind: Watched) -> Finding | None:
+        """The leak of graphs that was told and still goes on, unless it is ignored."""
+        leak = self._leak if kind == "graph" and self._graphs.settled else None
+        return leak if leak is not None and leak.fingerprint in self.findings else None
+
+    def _renew(self, leak: Finding, now: int, opinion: Opinion) -> None:
+        """Give a leak its new figures without looking into it again."""
         self._graphs.settle(len(opinion.births))
-        self._parts.do("renewal", lambda: self.add(renewed(leak, case, self._figures)))
-        return True
+        self._graphs.told = len(opinion.births)
+        case = Case("graph", now, opinion.births, opinion.reason)
+        self.add(renewed(leak, case, self._figures))
+
+    def _suspicion_of(self, kind: Watched) -> Suspicion:
+        return self._graphs if kind == "graph" else self._tensors
 
     def _completed(self, opinion: Opinion, now: int) -> Opinion:
         """With the steps that nobody looked at when they ended, as far as a walk finds them."""
@@ -200,10 +216,19 @@ class Cases:
         self._canaries.looked(now - 1, nodes)
         return replace(opinion, births=completed(births, reached))
 
-    def _investigate(self, kind: Watched, now: int, opinion: Opinion) -> None:
-        if (kind == "graph" and self._is_premature()) or not self._is_paid_for(kind, opinion, now):
+    def _investigate(
+        self, kind: Watched, now: int, opinion: Opinion, complete: bool = False
+    ) -> None:
+        if kind == "graph" and self._is_premature():
+            return
+        if not self._is_earned(kind, opinion, now):
+            leak = self._known_leak(kind)
+            if leak is not None:
+                self._parts.do("renewal", self._renew, leak, now, opinion)
             return
         begun = time.perf_counter()
+        if complete:
+            opinion = self._parts.do("survivors", self._completed, opinion, now) or opinion
         awaiting = self._clock.beat in ("forward", "manual")
         evaluation = self._is_evaluation()
         created = self._created(opinion.births) if kind == "graph" else ()
@@ -214,27 +239,11 @@ class Cases:
         if outcome is None:
             # It could not be explained: say what is known rather than nothing.
             outcome = self._investigator.unexplained(case)
+        is_again = self._suspicion_of(kind).told > 0
         self._settle(kind, opinion, outcome)
-        spent = time.perf_counter() - begun
-        self.explaining += spent
-        if kind == "graph":
-            self._looked_into, self._cost = begun + spent, spent
-        if outcome.finding is not None:
-            self._told_at[kind] = len(opinion.births)
-            self._told_seconds += spent
-
-    def _is_paid_for(self, kind: Watched, opinion: Opinion, now: int) -> bool:
-        """Whether what was told may be explained again: each time costs passes over the heap.
-
-        They have the share of the time that looks have, too. Nothing has to be paid for where twice
-        as much survives, or more is certain; of graphs that were told `_renew` decides.
-        """
-        suspicion = self._graphs if kind == "graph" else self._tensors
-        if suspicion.settled or (suspicion.certain_at is not None and now >= suspicion.certain_at):
-            return True
-        if len(opinion.births) >= 2 * self._told_at.get(kind, 0):
-            return True
-        return self._governor.earns(self._told_seconds, self._governor.elapsed)
+        self._last = time.perf_counter() - begun
+        self._again += self._last if is_again else 0.0
+        self.explaining += self._last
 
     def _created(self, births: Sequence[int]) -> tuple[str, ...]:
         """Where survivors like these were made, seen in a later step of the same loop."""
@@ -258,13 +267,14 @@ class Cases:
         return not trains or not any(map(discovery.is_training, roots))
 
     def _settle(self, kind: Watched, opinion: Opinion, outcome: Outcome) -> None:
-        suspicion = self._graphs if kind == "graph" else self._tensors
+        suspicion = self._suspicion_of(kind)
         suspicion.hold(len(opinion.births), outcome.ruling.until, outcome.steps)
         if kind == "graph":
             self._creation.forget()
         finding = outcome.finding
         if finding is None:
             return
+        suspicion.told = len(opinion.births)
         if kind == "graph" and finding.severity == "leak":
             self._graphs.settle(len(opinion.births))
             self._leak = finding

@@ -359,9 +359,12 @@ class WatchedLoop:
             # What is new then counts as born in the step before, the least age that is certain.
             stirs = self.cases.stirs or self._memory.in_doubt
             watchful = self._audit.running or self.cases.in_doubt or stirs
-            by = self.cases.certain_at
             following = self._pace.looked(
-                now, watchful, self._memory.climbs, by, self._census.expected_cost()
+                now,
+                watchful,
+                climbs=self._memory.climbs,
+                by=self.cases.certain_at,
+                cost=self._census.expected_cost(),
             )
             self._census.begin(following - 1)
 

@@ -1,7 +1,8 @@
 """Levels of memory: of the process, its children and its devices; read now and then, and judged.
 
 Everything here waits for a look that is due anyway, and then for the time at which reading is worth
-it: a reading of the process takes some 15 microseconds, one of a child as much.
+it: a reading of the process takes some ten microseconds, many times that with cold caches, and one
+of a child as much.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ CLOSE_SHARE = 0.02
 
 # A level climbs when its latest readings only rise, by at least this share of what is worth a word.
 # Then it is read so many times as often: a rise is judged by readings that lie evenly.
-CLIMBING, CLIMBING_BY, CLIMBING_SHARE = 4, 1 / 8, 4
+CLIMBING = 4
+CLIMBING_BY = 1 / 8
+CLIMBING_FASTER = 4
 
 # Seconds between questions to the system for children that `multiprocessing` has not started.
 CHILDREN_EVERY = 30.0
@@ -104,6 +107,9 @@ class Memory:
 
     Args:
         clock: source of seconds; tests pass their own.
+
+    Attributes:
+        climbs: whether a level rises so fast that it must be read again soon.
     """
 
     def __init__(
@@ -135,13 +141,10 @@ class Memory:
         self._peaks: dict[str, int] = {}
         self._fragmented: set[str] = set()
         self._least: dict[str, tuple[float, int]] = {}
-        self._pauses = self._paused_at = self._epoch = 0
+        self._pauses = self._paused_at = 0
+        self._epoch = 0
+        self.climbs = False
         self._last_phase = ""
-
-    @property
-    def climbs(self) -> bool:
-        """Whether a level rises so fast that it must be read again soon."""
-        return self._climbs
 
     @property
     def in_doubt(self) -> bool:
@@ -163,12 +166,12 @@ class Memory:
         self._read_children(now, begun, phase)
         for allocation in seen.devices:
             self._read_device(allocation, now, begun, phase)
-        self._climbs = any(watch.climbs(self._worth(watch.device)) for watch in self._watches())
+        self.climbs = any(watch.climbs(self._worth(watch.device)) for watch in self._watches())
         taken = self._clock() - begun
         gap = max(LEAST_GAP, min(MOST_GAP, (begun - self._begun) * GAP_SHARE))
         if now > FREE_STEPS:
             share = self._share if now > CLOSE_STEPS else max(self._share, CLOSE_SHARE)
-            share *= CLIMBING_SHARE if self._climbs else 1
+            share *= CLIMBING_FASTER if self.climbs else 1
             gap = max(gap, taken / share if share > 0 else MOST_GAP)
         self._due = begun + gap
         for watch in self._watches():

@@ -16,24 +16,25 @@ GAPS = (3, 4, 6)
 # The same in the long run, when nothing is in doubt: the first of these rhythms whose looks take no
 # more than that part of the budget, or else the last. Where a step takes a tenth of a second, a
 # look at every fourth is not to be measured; where milliseconds, one at every fortieth is not.
-RHYTHMS = ((GAPS, 0.1), ((7, 9, 13), 0.1), ((17, 19, 23), 0.25))
+MIDDLE_GAPS = (17, 19, 23)
+RHYTHMS = ((GAPS, 0.1), ((7, 9, 13), 0.1), (MIDDLE_GAPS, 0.25))
 WIDE_GAPS = (41, 43, 53)
 
-# Looks whose mean cost counts for that: a dear one now and then is part of it.
+# From look to look, what watching cost in between; the mean of so many counts for that, as a dear
+# look now and then is part of it.
 COSTS = 4
 
 # Up to this step looks stay near whatever the budget, some 50 microseconds a step: rare births must
 # be seen several times before fast steps have earned that.
 CLOSE_STEPS = 128
 
-# Seconds of a look that is too dear for that: with automatic collection off it goes through all
-# that was made since.
+# Seconds from which a look is too dear to be near whatever the budget: with automatic collection
+# off it goes through all that was made since.
 DEAR = 1e-3
 
 # A look that is due is always taken. What the budget does not pay for makes the next ones later,
-# twice as late each time, up to so many times and to so many steps.
-MAX_STRETCH = 8
-MAX_GAP = 184
+# twice as late each time, up to so many times.
+MAX_STRETCH = 4
 
 # Steps between dated looks while watching is free, and afterwards.
 DATED_EVERY = 4
@@ -73,7 +74,7 @@ class Pace:
         self._events = 0
         self._stretch = 1
         self._is_settled = False
-        # What the last looks cost, in seconds, and what had been charged at the last.
+        # What watching cost from look to look, in seconds, and what had been charged at the last.
         self._costs: deque[float] = deque(maxlen=COSTS)
         self._charged = 0.0
         self._per_step = deque((0.0,), maxlen=2)
@@ -143,12 +144,12 @@ class Pace:
         )
         gaps = GAPS if watchful or step <= CLOSE_STEPS else self._rhythm()
         if climbs:
-            gaps = min(gaps, RHYTHMS[-1][0])
+            gaps = min(gaps, MIDDLE_GAPS, key=sum)
         gap = gaps[next(self._gaps)]
         if self.is_free(step) or (watchful and allowed):
             gap = 1
         elif step > CLOSE_STEPS or cost > DEAR:
-            gap = min(gap * self._stretch, MAX_GAP)
+            gap *= self._stretch
         self._look_at = step + gap if by is None else min(step + gap, max(step + 1, by))
         self._per_step.append(self._events / max(1, step - self._looked_at))
         self._looked_at, self._events = step, 0

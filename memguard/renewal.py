@@ -21,7 +21,9 @@ def renewed(finding: Finding, case: Case, figures: Figures) -> Finding:
     Costs two readings of memory, where an explanation takes passes over the heap.
     """
     before = finding.growth.total
-    count = max(len(case.births), round(before.graphs))
+    # Between looks far apart not every survivor is met: the pace it was found at tells how many.
+    gone_on = growing.so_far(finding.growth, case.now - finding.step)
+    count = max(len(case.births), round(gone_on.graphs))
     graphs = max(1.0, before.graphs)
     nodes, size = round(before.nodes / graphs), round(before.bytes / graphs)
     grown = growing.growth(case.births, count, case.now, nodes, size)

@@ -39,6 +39,7 @@ class Suspicion:
         stirs: whether a survivor was new of late: too little for a doubt, but worth a closer watch
             until the next ones would be old enough to count.
         certain_at: step at which more is to be said of a case, as far as anybody knows.
+        told: survivors when a finding about the case was last made; 0 for a case of which none was.
     """
 
     __slots__ = (
@@ -56,6 +57,7 @@ class Suspicion:
         "opinion",
         "settled",
         "stirs",
+        "told",
     )
 
     def __init__(self, window: int, patience: int, *, is_grouped: bool = False) -> None:
@@ -68,6 +70,7 @@ class Suspicion:
         self._hold_until = 0
         self._hold_step = 0
         self.certain_at: int | None = None
+        self.told = 0
         self._now = 0
         self._newest = -1
         self.settled = False
@@ -94,18 +97,32 @@ class Suspicion:
             if self.opinion.state != "clean" or self.settled:
                 self.opinion = Opinion("clean", f"{len(births)} survivors")
                 self._track, self._hold_until = self._track.relieved(), 0
-                self.certain_at = None
-                self.settled = False
+                self._forget()
             return None
         survey = Survey(now, births, deaths, sorted(self._observed))
         self._track, self.opinion = advance(self._track, survey, self._patience)
         if self.opinion.state == "clean":
-            self._hold_until, self.settled = 0, False
-            self.certain_at = None
+            self._hold_until = 0
+            self._forget()
         due = self._due(self.opinion)
         if self.settled and due is None:
             self.opinion = Opinion("clean", "told")
         return due
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether there is a case that the judge is sure of, told or not."""
+        return self.settled or self.opinion.state == "confirmed"
+
+    def is_certain(self, now: int) -> bool:
+        """Whether more is to be said of the case by now."""
+        return self.certain_at is not None and now >= self.certain_at
+
+    def _forget(self) -> None:
+        """There is no case any more; the next one is another."""
+        self.certain_at = None
+        self.settled = False
+        self.told = 0
 
     def reach(self, look: Look) -> Opinion | None:
         """Take a dated look into account; the opinion when a chain is a case to investigate."""
@@ -121,8 +138,8 @@ class Suspicion:
     def _due(self, opinion: Opinion) -> Opinion | None:
         # Where their number is no measure, time decides.
         many = len(opinion.births) >= self._many and self._now >= self._hold_step
-        certain = self.certain_at is not None and self._now >= self.certain_at
-        enough = len(opinion.births) >= self._hold_until or many or certain
+        held = len(opinion.births) < self._hold_until
+        enough = not held or many or self.is_certain(self._now)
         return opinion if opinion.state == "confirmed" and enough else None
 
     def settle(self, survivors: int) -> None:

@@ -369,20 +369,21 @@ def test_what_was_not_walked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     total = weight * 1
     model = nn.Linear(1, 1)
     steps = 40
-    with memguard.watch(model, action="log", window=2) as guard:
-        for _ in range(steps):
+    with memguard.watch(model, action="log", window=2, overhead=1.0) as guard:
+        for step in range(steps):
             total = total * model(torch.ones(1)) + 1
             guard.step()
-        [finding] = guard.report().findings
-        spent = sum(nodes for _, nodes in saved._walks)
-        monkeypatch.setattr(touched, "MOST_OF_LEDGERS", spent + 25)
+            if step == steps // 2:
+                spent = sum(nodes for _, nodes in saved._walks)
+                monkeypatch.setattr(touched, "MOST_OF_LEDGERS", spent + 25)
         found = guard.ledger()
-    made = steps * finding.growth.per_step.nodes
+        [finding] = guard.report().findings
+    made = finding.growth.total.nodes
     [note] = [one for one in found.notes if "were walked" in one]
     told = re.match(r"(\d+) autograd nodes were walked; about (\d+) more of past steps", note)
     assert told is not None
     walked, more = map(int, told.groups())
-    assert 25 <= walked < made
+    assert walked < made
     assert walked + more == pytest.approx(made, rel=0.1)
     del total
 

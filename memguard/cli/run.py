@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memguard._kinds import is_out_of_memory
@@ -154,6 +154,7 @@ class _Guarding:
         self._settings = settings
         self._texts = texts
         self._guard: Guard | None = None
+        self._leave_children_alone: Callable[[], None] | None = None
         self._shown: tuple[Finding, ...] = ()
         self.stopped = False
         self.interrupted = False
@@ -176,7 +177,7 @@ class _Guarding:
         self._guard = guard_process(self._settings)
         # At once: a task or a thread of the program may keep the error to itself.
         self._guard.before_raising = self._show
-        forked.guard_children(children.of_children(self._settings))
+        self._leave_children_alone = forked.guard_children(children.of_children(self._settings))
 
     def give_up(self) -> None:
         """There was no program to guard."""
@@ -210,6 +211,8 @@ class _Guarding:
         if os.getpid() != self._process:
             return
         self._stop_waiting()
+        if self._leave_children_alone is not None:
+            self._leave_children_alone()
         try:
             if self._guard is not None:
                 self._close(self._guard)

@@ -132,7 +132,7 @@ class Sources:
             self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
             if _torch.is_optimizer(optimizer):
                 self._clock.knows_optimizer()
-        self._steps.known.clear()
+        self._steps.forget()
         if not self._undo and (modules or optimizers):
             self._undo.append(_events.on_every_optimizer_step(self._steps))
         named.update((id(item), item) for item in (*modules, *optimizers))
@@ -394,7 +394,7 @@ class Sources:
         self._heard.clear()
         self._optimizers.clear()
         self._named.clear()
-        self._steps.known.clear()
+        self._steps.forget()
         self._stepped_now.clear()
         self._stepped_before.clear()
         _events.undo_all(undos)

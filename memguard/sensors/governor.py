@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 
 # Jobs warm up in their first steps and bugs show at once, so these may be watched closely.
@@ -10,6 +12,12 @@ FREE_STEPS = 16
 
 # Steps that nothing has to wait for longer, however dear it is.
 MAX_WAIT = 512
+
+# Times between heard steps that tell how long one usually takes.
+HEARD = 9
+
+# A time so many times as long as usual is idleness (a prompt, an empty queue), which earns nothing.
+IDLE = 20
 
 
 class Governor:
@@ -32,6 +40,7 @@ class Governor:
         "_free_sensing",
         "_governed_from",
         "_last_end",
+        "_lately",
         "_share",
         "_steps",
         "counting",
@@ -50,6 +59,7 @@ class Governor:
         self._first_end = self._last_end = self._begun
         self._governed_from: float | None = None
         self._free_sensing = 0.0
+        self._lately: deque[float] = deque(maxlen=HEARD)
 
     def charge(self, seconds: float, explaining: float = 0.0) -> None:
         """Add `seconds` of watching, and `explaining` seconds that went into explanations."""
@@ -58,17 +68,27 @@ class Governor:
 
     def count(self, steps: int) -> None:
         """Count steps that ended in passing, the last of them just now."""
-        self._steps += steps
-        self._last_end = self._clock()
+        if steps:
+            self._end(steps)
 
     def end_step(self) -> None:
         """Count a step; the budget begins with the first step after the free ones."""
-        self._steps += 1
-        self._last_end = self._clock()
+        self._end(1)
         if self._steps == 1:
             self._first_end = self._last_end
         if self._steps > FREE_STEPS and self._governed_from is None:
             self.begin_anew()
+
+    def _end(self, steps: int) -> None:
+        now = self._clock()
+        seconds = now - self._last_end
+        if self._steps:
+            if self._governed_from is not None and self._lately:
+                idle = seconds - IDLE * steps * self.usual_seconds_per_step
+                self._governed_from += max(0.0, idle)
+            self._lately.append(seconds / steps)
+        self._steps += steps
+        self._last_end = now
 
     def begin_anew(self) -> None:
         """From now on the share must pay for looks; for none of those before."""
@@ -93,7 +113,7 @@ class Governor:
 
     def earned(self, part: float, steps: int) -> float:
         """Seconds that so many steps add to that part of the budget."""
-        return part * self._share * steps * self.seconds_per_step
+        return part * self._share * steps * self.usual_seconds_per_step
 
     @property
     def spent(self) -> float:
@@ -108,6 +128,11 @@ class Governor:
         """
         seconds = self._last_end - self._first_end - self.explaining
         return max(0.0, seconds) / max(1, self._steps - 1)
+
+    @property
+    def usual_seconds_per_step(self) -> float:
+        """What a step takes lately, by the median, so that no pause counts; 0 before two steps."""
+        return statistics.median(self._lately) if self._lately else 0.0
 
     @property
     def elapsed(self) -> float:

@@ -1,8 +1,9 @@
 """Guarding the processes that a guarded one forks, once they run a loop of their own.
 
-In a forked child the guard of its parent is silent. Within the fork two hooks are put in, by plain
-Python and without a lock; the child's own guard begins where it first steps an optimizer or calls a
-module. A DataLoader's worker calls modules, too: with its first call the hooks are gone for good.
+In a forked child the guard of its parent is silent. Within the fork hooks are put in, by plain
+Python and with locks that are the child's own; its own guard begins where it first steps an
+optimizer or calls a module. A DataLoader's worker calls modules, too: with its first call the hooks
+are gone for good.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def guard_children(settings: Settings) -> Callable[[], None]:
     Returns:
         A function that leaves later children alone again; calling it twice is harmless.
 
-    Costs two hooks a fork; nothing is loaded before the child calls a module or steps.
+    Costs three hooks a fork; nothing is loaded before the child calls a module or steps.
     """
     global _settings, _is_registered
     _settings = settings
