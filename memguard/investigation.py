@@ -151,6 +151,9 @@ class Investigator:
         self, case: Case, explanation: Explanation, size: int, device: str
     ) -> Outcome:
         """Nothing in Python holds them: either a collection frees them, or C++ holds them."""
+        if case.kind == "tensor" and self._have_graphs(case):
+            # What a graph has saved is let go with it, and graphs are a case of their own.
+            return Outcome(None, Ruling("hold", "graphs hold them", 2 * len(case.births)))
         # Whether graphs or tensors made the suspicion, the cycle is the same one.
         holder = fingerprint("cycle", (explanation.cycle,) if explanation.cycle else ())
         if holder not in self._freed and self.collected and len(case.births) < self._untold(case):
@@ -178,6 +181,11 @@ class Investigator:
             told = tuple(map(cycles.collected, explanation.located))
             explanation = replace(explanation, located=told)
         return self._conclude(case, explanation, size, device)
+
+    def _have_graphs(self, case: Case) -> bool:
+        """Whether the graphs of most of their steps survive, too."""
+        graphs = frozenset(self._canaries.cohorts.births())
+        return 2 * sum(birth in graphs for birth in case.births) > len(case.births)
 
     def _untold(self, case: Case) -> int:
         """Survivors up to which the collector is waited for, which may yet free them.

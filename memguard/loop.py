@@ -344,9 +344,11 @@ class WatchedLoop:
         if due:
             self._expected += self._census.expected_cost()
             self.parts.do("census", self._look, now)
+        # Before tensors: graphs keep those that they have saved.
+        self.parts.do("graph judge", self.cases.judge_graphs, now)
+        if due:
             self.parts.do("tensor judge", self.cases.judge_tensors, now)
             self.asides.end_look(now, self.parts.do("memory", self._memory.look, now))
-        self.parts.do("graph judge", self.cases.judge_graphs, now)
         free = self._pace.is_free(now)
         if free or self._audit.running or self.cases.in_doubt:
             self.parts.do("audit", self._continue_audits, now)
