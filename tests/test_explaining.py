@@ -15,6 +15,8 @@ from programs import PRELUDE, Run
 
 from memguard import Report, watching
 from memguard.explain import descent, graph, search
+from memguard.explain.accumulation import Question
+from memguard.explain.explain import explain
 from memguard.investigation import Investigator
 
 # name of the case: (loop that leaks, lines that let go of what it kept)
@@ -275,6 +277,23 @@ def test_all_who_hold_the_same_survivors_are_named(tmp_path: Path) -> None:
     [finding] = Run(tmp_path, loop).report.findings
     assert sorted(holder.name for holder in finding.holders) == ["rows", "table"]
     assert len({holder.survivors for holder in finding.holders}) == 1
+
+
+def test_a_memory_that_was_met_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn from it each step is no holder, and no further pass over the heap is made."""
+    deeper: list[int] = []
+    monkeypatch.setattr(search.Search, "deepen", lambda self, *keys: deeper.append(1))
+    memory: list[Any] = []
+    for step in range(8):
+        memory.append(torch.zeros(4))
+        batch = list(memory)
+        survivors = {birth: [one] for birth, one in enumerate(memory)}
+        if step == 7:
+            question = Question("tensor", 12, range(8), lambda node: -1, 2, survivors=survivors)
+            found = explain(question)
+    assert [one.place.name for one in found.located] == ["memory"]
+    assert not deeper
+    assert len(batch) == 8
 
 
 @pytest.mark.parametrize("first", [True, False])

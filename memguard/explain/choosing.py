@@ -82,9 +82,9 @@ class Chooser:
 
     def _is_other_function(self, growth: Growth) -> bool:
         """Whether another function is put in than the one that keeps the survivors."""
-        if self.place.kept_by is None:
+        if self.place.function_inside is None:
             return False
-        name, line = self.place.kept_by
+        name, line = self.place.function_inside
         if isinstance(growth.value, ast.Lambda):
             return name != "<lambda>" or growth.value.lineno != line
         return not isinstance(growth.value, ast.Name) or growth.value.id != name

@@ -75,8 +75,8 @@ class Place:
         recurs: whether its keys look like a fixed set, so that entries are overwritten in time.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
-        kept_by: name and first line of the function in it that keeps the survivor by what it closes
-            over or its default arguments; None where that is no function.
+        function_inside: name and first line of the function in it that keeps the survivor by what
+            it closes over or its default arguments; None where that is no function.
     """
 
     kind: PlaceKind
@@ -98,7 +98,7 @@ class Place:
     recurs: bool = False
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
-    kept_by: tuple[str, int] | None = None
+    function_inside: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
