@@ -146,7 +146,7 @@ def device_figures(backends: Sequence[Backend]) -> list[dict[str, Any]]:
             "total": one.limit,
             "peak": one.peak or None,  # MPS's allocator does not tell
             "retries": one.retries,
-            "stuck": one.inactive,
+            "inactive": one.inactive,
         }
         for one in allocations(backends)
     ]

@@ -44,7 +44,7 @@ def draw_up(
         holdings: what was counted; each storage is in one of them.
         nodes: living autograd nodes by whose they are; they take the host's memory.
         devices: what each allocator says: `name`, `allocated`, `reserved`, and where it is known
-            `total`, `peak`, `retries` and `stuck`.
+            `total`, `peak`, `retries` and `inactive`.
         host: what the operating system says.
         holders: by part of `other`, a variable that holds one of its tensors.
     """
@@ -121,7 +121,7 @@ def _of_device(name: str, rows: list[Row], figure: Mapping[str, Any] | None) -> 
         None,
         figure.get("total") or None,
         int(figure.get("retries") or 0),
-        int(figure.get("stuck") or 0),
+        int(figure.get("inactive") or 0),
     )
 
 

@@ -135,8 +135,8 @@ def _noun(row: Row) -> str:
 def _more(row: Row, account: Account) -> str:
     if row.name == "unexplained":
         return _unexplained(row, account)
-    if row.name == "cache" and account.stuck:
-        return f"{format_bytes(account.stuck)} in free parts of blocks that are in use"
+    if row.name == "cache" and account.inactive:
+        return f"{format_bytes(account.inactive)} in free parts of blocks that are in use"
     dtypes = list(row.dtypes.items())[:_MOST_DTYPES]
     said = []
     if len(dtypes) == 1:
