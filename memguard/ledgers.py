@@ -72,6 +72,25 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """States that an optimizer keeps for parameters that are not trained here.
+
+    Attributes:
+        optimizer: its class.
+        why: `gone` when its groups do not have them any more, `another's` when no module has.
+        parameters: how many.
+        bytes: what their states take.
+        whole: what all of its states take.
+    """
+
+    optimizer: str
+    why: Literal["gone", "another's"]
+    parameters: int
+    bytes: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of a row: first moments, one module's activations, one holder, one child process.
 

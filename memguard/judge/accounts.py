@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memguard.judge.growth import NODE_BYTES
-from memguard.ledgers import HOST, ROW_NAMES, Account, Holding, Part, Row, RowName
+from memguard.ledgers import HOST, ROW_NAMES, Account, Holding, Part, Row, RowName, Stray
 
 # Parts of a row that are told; the rest is only in the sum.
 MOST_PARTS = 12
@@ -66,15 +66,9 @@ def draw_up(
     return (*accounts, _of_host(rows, by_device.get(HOST, ()), host))
 
 
-def is_worth_a_note(parameters: int, size: int, whole: int) -> bool:
-    """Whether states of parameters that are not trained take much of all that an optimizer keeps.
-
-    Args:
-        parameters: how many.
-        size: bytes of their states.
-        whole: bytes of all states.
-    """
-    return parameters > 0 and size >= STRAY * whole > 0
+def is_worth_a_note(stray: Stray) -> bool:
+    """Whether states of parameters that are not trained take much of all that is kept."""
+    return stray.bytes >= STRAY * stray.whole > 0
 
 
 def _rows(holdings: Iterable[Holding], holders: Mapping[str, str]) -> list[Row]:

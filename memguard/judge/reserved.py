@@ -38,7 +38,7 @@ class Cache:
 
     @property
     def is_split(self) -> bool:
-        """Whether most of what is unused is inactive, so that emptying the cache frees little of it.
+        """Whether most of what is unused is inactive: emptying the cache then frees little of it.
 
         What is inactive when a step ends is not all unused: in the next step some is taken again.
         """
