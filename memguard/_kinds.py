@@ -90,7 +90,9 @@ def gradient_of(tensor: Any) -> Any:
 
 
 def storage_of(tensor: Any) -> tuple[int, int]:
-    """(key, bytes) of a tensor's storage; equal keys are one storage."""
+    """(key, bytes) of a tensor's storage; equal keys are one storage, and (0, 0) is none."""
+    if torch_door() is None:
+        return 0, 0
     from memguard import _storage
 
     return _storage.storage_of(tensor)

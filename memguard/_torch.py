@@ -24,7 +24,6 @@ Undo = Callable[[], None]
 Tensor = torch.Tensor
 Module = torch.nn.Module
 Optimizer = torch.optim.Optimizer
-Context = torch.autograd.function.FunctionCtx
 T = TypeVar("T")
 _MOST_CLASSES = 10_000
 

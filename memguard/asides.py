@@ -39,7 +39,7 @@ class Asides:
         governor: pays for what is asked of objects that were declared dead.
 
     Attributes:
-        read: is called when memory was read, with the steps ended and what was read.
+        on_reading: is called when memory was read, with the steps ended and what was read.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Asides:
         self._expectations = Expectations(
             settings.window, lambda: census.collected_at, cases.add, governor
         )
-        self.read: Callable[[int, Seen], None] = _nobody
+        self.on_reading: Callable[[int, Seen], None] = _nobody
 
     def expect_freed(self, obj: object, name: object) -> None:
         """`obj` must be gone some steps from now.
@@ -87,7 +87,7 @@ class Asides:
         """The look is over, and holds nothing any more; `seen` is what memory was read to be."""
         self._parts.do("expectations", self._expectations.look, now)
         if seen is not None:
-            self._parts.do("post-mortem", self.read, now, seen)
+            self._parts.do("post-mortem", self.on_reading, now, seen)
 
     def take_explaining(self) -> float:
         """Seconds spent on explanations since the last call, those of the cases included."""
@@ -106,4 +106,4 @@ class Asides:
         """Take every hook out; harmless when done twice."""
         self._parts.do("expectations", self._expectations.hand_on, self._settings)
         self._parts.do("lint removal", self._lints.end)
-        self.read = _nobody
+        self.on_reading = _nobody

@@ -9,7 +9,7 @@ from typing import Any
 from memguard import _torch, alive
 from memguard.figures import Figures
 from memguard.judge.accounts import HostFigures, draw_up, is_worth_a_note
-from memguard.ledgers import Account, Ledger
+from memguard.ledgers import Account, Ledger, Stray
 from memguard.parts import Parts
 from memguard.records import Amount
 from memguard.report import ledger as words
@@ -19,7 +19,7 @@ from memguard.sensors.holdings import Holdings
 from memguard.sensors.host import Host
 from memguard.sensors.others import claim_others, living_tensors
 from memguard.sensors.saved import Graphs, claim_saved, parts_of
-from memguard.sensors.states import Stray, claim_states, stray_states
+from memguard.sensors.states import claim_states, stray_states
 from memguard.sensors.workers import exact_sizes
 
 # Of the other tensors, the largest whose holders are named.
@@ -70,7 +70,7 @@ def take(
     accounts = draw_up(counting.holdings.found(), nodes, told, host, counting.holders)
     failed = (one for one in parts.failures.values() if one.part.startswith("ledger: "))
     notes = [f"{one.part.partition(': ')[2]} failed: {one.error}" for one in failed]
-    notes += [words.strays(*one) for one in counting.strays if is_worth_a_note(*one[2:])]
+    notes += [words.strays(one) for one in counting.strays if is_worth_a_note(one)]
     if graphs.left:
         walked = graphs.nodes + graphs.retained
         notes.append(words.unwalked(walked, graphs.left, _beyond(kept, graphs, accounts)))
@@ -146,7 +146,7 @@ def device_figures(backends: Sequence[Backend]) -> list[dict[str, Any]]:
             "total": one.limit,
             "peak": one.peak or None,  # MPS's allocator does not tell
             "retries": one.retries,
-            "stuck": one.inactive,
+            "inactive": one.inactive,
         }
         for one in allocations(backends)
     ]

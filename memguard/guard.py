@@ -252,7 +252,7 @@ class Guard:
             self._tell_problems()
         self._loop.parts.do("start", self._loop.begin, process)
         self._loop.parts.do("post-mortem", self._post_mortem.prepare)
-        self._loop.asides.read = self._post_mortem.look
+        self._loop.asides.on_reading = self._post_mortem.hear
         self._loop.parts.do("hooks", self._loop.watch, modules, optimizers)
         self._attend(process)
 

@@ -96,6 +96,12 @@ class Investigator:
         """Explain the survivors of `case` and rule on them."""
         self.looked = MOST_LOOKED  # as long as nothing is known of it
         self._births = frozenset(case.births)
+        try:
+            return self._explain(case)
+        finally:
+            self._births = frozenset()  # graphs are dated for others as well
+
+    def _explain(self, case: Case) -> Outcome:
         survivors, device, each = self._measure(case)
         if survivors:
             scale = self._census.plain.scale

@@ -72,6 +72,25 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """States that an optimizer keeps for parameters that are not trained here.
+
+    Attributes:
+        optimizer: its class.
+        why: `gone` when its groups do not have them any more, `another's` when no module has.
+        parameters: how many.
+        bytes: what their states take.
+        whole: what all of its states take.
+    """
+
+    optimizer: str
+    why: Literal["gone", "another's"]
+    parameters: int
+    bytes: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part of a row: first moments, one module's activations, one holder, one child process.
 
@@ -126,7 +145,7 @@ class Account:
         private: the process's private memory, for the host; None for devices, or not known.
         limit: bytes there are in all; None when not known.
         retries: times the allocator had to free its cache and try again.
-        stuck: bytes of the cache in free parts of blocks that are in use, which it cannot give
+        inactive: bytes of the cache in free parts of blocks that are in use, which it cannot give
             back (inactive splits); 0 where it is not told.
     """
 
@@ -138,7 +157,7 @@ class Account:
     private: int | None = None
     limit: int | None = None
     retries: int = 0
-    stuck: int = 0
+    inactive: int = 0
 
     def row(self, name: RowName) -> Row:
         """The row of this name; one of no bytes where there is none."""

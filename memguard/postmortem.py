@@ -65,6 +65,7 @@ class PostMortem:
         self._moment_due = 0.0
         self._written = 0
         self._was_near = False
+        self._peaks: dict[str, int] = {}
         self._process = os.getpid()
         self._aside: mmap.mmap | None = None
         self._unhook: Undo | None = None
@@ -75,7 +76,7 @@ class PostMortem:
             with suppress(OSError, ValueError):
                 self._aside = mmap.mmap(-1, SET_ASIDE)
 
-    def look(self, step: int, seen: Seen) -> None:
+    def hear(self, step: int, seen: Seen) -> None:
         """Memory was read: remember what is in use, and write when the end is near."""
         now = time.monotonic() - self._begun
         if now < self._moment_due:
@@ -86,25 +87,29 @@ class PostMortem:
         if seen.devices and self._unhook is None:
             self._unhook = _events.on_device_out_of_memory(self._device_ended)
         if not self._was_near and self._template is not None:
-            self._ask_for_the_end(seen)
+            end = self._end_in_sight(seen)
+            if end is not None:
+                self._was_near = True
+                self.write(f"the end is near: {end}")
+        self._peaks = {one.device: one.peak for one in seen.devices}
 
-    def _ask_for_the_end(self, seen: Seen) -> None:
+    def _end_in_sight(self, seen: Seen) -> str | None:
+        """What is nearly full, in words; None where there is room."""
         used, limit = self._figures.host_standing(seen.host)
         if is_near_the_end(used, limit):
-            self._tell_the_end(f"{format_bytes(used)} of {format_bytes(limit)} of the host are")
+            return f"{format_bytes(used)} of {format_bytes(limit)} of the host are in use"
         for one in seen.devices:
-            # Activations are gone when a step has ended: what it took is in the peak.
-            used, limit = max(one.allocated, one.peak), self._figures.wanted_limit(one.limit)
+            # Activations are gone when a step has ended: what it took is in the peak. That goes
+            # back to the process's start, so only one that has risen is of a step.
+            has_risen = one.peak > self._peaks.get(one.device, one.peak)
+            used = max(one.allocated, one.peak) if has_risen else one.allocated
+            limit = self._figures.wanted_limit(one.limit)
             if is_near_the_end(used, limit):
                 amounts = f"{format_bytes(used)} of {format_bytes(limit)} of {one.device}"
-                self._tell_the_end(f"{amounts} {'were' if used > one.allocated else 'are'}")
-
-    def _tell_the_end(self, what: str) -> None:
-        if self._was_near:
-            return
-        self._was_near = True
-        at_once = " at the peak of a step" if what.endswith("were") else ""
-        self.write(f"the end is near: {what} in use{at_once}")
+                if used > one.allocated:
+                    return f"{amounts} were in use at the peak of a step"
+                return f"{amounts} are in use"
+        return None
 
     def _device_ended(self, device: int, wanted: int, total: int, free: int) -> None:
         self.write(

@@ -143,7 +143,7 @@ ASIDES = [
         ("lints:Lints.look", "lints"),
         ("expectations:Expectations.look", "expectations"),
         ("memory:Memory.look", "memory"),
-        ("postmortem:PostMortem.look", "post-mortem"),
+        ("postmortem:PostMortem.hear", "post-mortem"),
         ("sensors.touched:room", "events, graph judge, dated look, ledger: graphs"),
         is_late=True,
     ),

@@ -91,7 +91,7 @@ def test_a_devices_rows_add_up_to_what_its_allocator_reserved(
     assert sum(row.bytes for row in account.rows) == account.total == 1000 * MIB
     assert (account.allocated, account.limit) == (700 * MIB, 2000 * MIB)
     if device == "cuda:0":
-        assert (account.peak, account.retries, account.stuck) == (900 * MIB, 3, 120 * MIB)
+        assert (account.peak, account.retries, account.inactive) == (900 * MIB, 3, 120 * MIB)
         assert "300 MiB  120 MiB in free parts of blocks that are in use" in str(Ledger((account,)))
         [lever] = [one for one in advise(Ledger((account,))) if one.name == "expandable segments"]
         assert "(120 MiB in free parts of blocks that are in use)" in lever.reason

@@ -209,6 +209,46 @@ def test_a_cache_by_index_ends_where_samples_come_again() -> None:
     assert not finite_in(None)
 
 
+def endless(batches: Any) -> Any:
+    """Goes round for ever."""
+    while True:
+        yield from batches
+
+
+def as_given(batches: Any) -> Any:
+    """Returns what it was given."""
+    return batches
+
+
+def drawn(stream: Any, ask: Any) -> bool:
+    """The same question, of what it is given."""
+    for _, _ in zip(stream, range(2), strict=False):
+        found: bool = ask()
+    return found
+
+
+def test_what_goes_round_for_ever_reads_no_sample_once() -> None:
+    """Whatever it was called, and whoever was given it; a function that returns a loader may."""
+    loader: Any = DataLoader(Images(), batch_size=50)
+    loader.num_workers = 2
+    question = Question("worker", 9, range(9), lambda number: -1, 0)
+
+    def ask() -> bool:
+        return loaders.locate_loaders(question, [1, 2])[0].finite
+
+    batches = [0, 1]
+    stream = endless(batches)
+    for _ in stream:
+        found = ask()
+        break
+    assert found
+    assert drawn(endless(batches), ask)
+    same = as_given(batches)
+    for _ in same:
+        found = ask()
+    assert not found
+
+
 def test_without_a_loader_nobody_is_named() -> None:
     """Loaders without workers have no child."""
     loader = DataLoader(Images(), num_workers=0)

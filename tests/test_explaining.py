@@ -13,9 +13,16 @@ import pytest
 import torch
 from programs import PRELUDE, Run
 
-from memguard import Report, watching
+from memguard import Report, investigation, watching
+from memguard.case_words import Case
 from memguard.explain import descent, graph, search
+from memguard.explain.accumulation import Question
+from memguard.explain.explain import explain
+from memguard.figures import Figures
 from memguard.investigation import Investigator
+from memguard.sensors.canaries import Canaries
+from memguard.sensors.census import Census
+from memguard.settings import Settings
 
 # name of the case: (loop that leaks, lines that let go of what it kept)
 KEPT: dict[str, tuple[str, str]] = {
@@ -277,6 +284,23 @@ def test_all_who_hold_the_same_survivors_are_named(tmp_path: Path) -> None:
     assert len({holder.survivors for holder in finding.holders}) == 1
 
 
+def test_a_memory_that_was_met_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn from it each step is no holder, and no further pass over the heap is made."""
+    deeper: list[int] = []
+    monkeypatch.setattr(search.Search, "deepen", lambda self, *keys: deeper.append(1))
+    memory: list[Any] = []
+    for step in range(8):
+        memory.append(torch.zeros(4))
+        batch = list(memory)
+        survivors = {birth: [one] for birth, one in enumerate(memory)}
+        if step == 7:
+            question = Question("tensor", 12, range(8), lambda node: -1, 2, survivors=survivors)
+            found = explain(question)
+    assert [one.place.name for one in found.located] == ["memory"]
+    assert not deeper
+    assert len(batch) == 8
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_way_into_the_past_is_found_beside_a_wide_present(first: bool) -> None:
     """In whatever order a node names its branches: the budget goes to the oldest nodes."""
@@ -323,6 +347,21 @@ def test_the_same_bug_reads_the_same(tmp_path: Path) -> None:
         """
     first, second = (Run(tmp_path, source).report.findings[0] for _ in range(2))
     assert (first.holders, first.advice) == (second.holders, second.advice)
+
+
+def test_nodes_are_dated_by_no_case_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps under suspicion are known better than those near them, as long as they are."""
+    node = torch.ones(1, requires_grad=True).exp().grad_fn
+    canaries, census, figures = Canaries(2), Census(2, lambda: False), Figures(Settings())
+    steps: list[Any] = []
+    monkeypatch.setattr(investigation, "explain", lambda asked: steps.append(asked.step_of(node)))
+    investigator = Investigator(
+        canaries, census, figures, lambda number: 5, lambda number: 9, list, 2
+    )
+    with pytest.raises(AttributeError):  # there is no explanation
+        investigator.investigate(Case("graph", 9, (2, 4, 6), ""))
+    steps.append(investigator.date(node))
+    assert steps == [6, 5]
 
 
 LEAK = """

@@ -395,15 +395,26 @@ def test_states_that_serve_nobody_are_a_note() -> None:
     trained(model, optimizer, numbers())
     assert memguard.ledger(model, optimizer).notes == ()
 
+    optimizer.add_param_group({"params": list(other.parameters())[:1]})
     [note] = memguard.ledger(other, optimizer).notes
     assert note.startswith("Adam keeps ")
-    assert "parameters that no module here has: make the optimizer anew" in note
+    assert f"{count_of(model)} parameters that no module here has: make the optimizer anew" in note
 
     optimizer.param_groups[0]["params"] = list(other.parameters())
     trained(other, optimizer, numbers())
     [note] = memguard.ledger(other, optimizer).notes
     assert f"{count_of(model)} parameters that its groups do not have any more" in note
     assert "pop them from Adam.state" in note
+
+
+def test_an_optimizer_of_parameters_of_its_own_keeps_no_strays() -> None:
+    """One over a flat copy of all weights, as ZeRO makes it: made anew it would lose its state."""
+    model = Mlp()
+    flat = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
+    optimizer = torch.optim.Adam([flat])
+    flat.grad = torch.ones_like(flat)
+    optimizer.step()
+    assert memguard.ledger(model, optimizer).notes == ()
 
 
 def count_of(model: nn.Module) -> int:

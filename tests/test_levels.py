@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from series import GROWING, HEALTHY, MIB, SECONDS_PER_STEP, STEPS, Curve, believed, noise, rises
 
 from memguard.judge import growth
-from memguard.judge.levels import FEWEST, MOST_READINGS, Level, Reading, Rise, rise
+from memguard.judge.levels import FEWEST, MOST_AS_BEFORE, MOST_READINGS, Level, Reading, Rise, rise
 
 RECORDED = sorted((Path(__file__).parent / "growth_curves").glob("*.json"))
 
@@ -103,6 +103,19 @@ def test_growth_of_another_phase_does_not_count() -> None:
         level.add(Reading(step, float(step), size * MIB, phase))
         if step < 40 + FEWEST:
             assert rise(level.readings, 32 * MIB) is None
+
+
+def test_an_epoch_that_never_ends_is_growth() -> None:
+    """What one epoch has let go excuses the next for some time, and not for the rest of the run."""
+    level, lasted, evaluation = Level(), 60, 200
+    seen = []
+    for epoch, steps in ((0, lasted), (1, 400)):
+        for turn in range(steps):
+            step = turn + epoch * (lasted + evaluation)
+            level.add(Reading(step, float(step), (500 + 2 * turn) * MIB, "training", epoch))
+            if epoch and rise(level.readings, 32 * MIB) is not None:
+                seen.append(turn)
+    assert seen == list(range(MOST_AS_BEFORE * (lasted - 1) + 1, 400))
 
 
 def test_a_small_rise_is_none() -> None:

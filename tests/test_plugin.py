@@ -394,6 +394,9 @@ def test_the_fix_is_for_what_the_function_does() -> None:
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(AssertionError, match=r"fix  kept.append\(weight.sum\(\).item\(\)\)\n"):
         memguard.assert_no_growth(lambda: kept.append(weight.sum()))
+    sums: list[torch.Tensor] = []
+    with pytest.raises(AssertionError, match=r"fix  sums.append\(weight.sum\(\).item\(\)\)\n"):
+        memguard.assert_no_growth(repeat=3, fn=lambda: sums.append(weight.sum()))
     with pytest.raises(AssertionError, match=r"fix  make it a collections\.deque"):
         memguard.assert_no_growth(lambda: kept.append(torch.ones(2)))
 

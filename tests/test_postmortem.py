@@ -109,7 +109,7 @@ class Job:
     def look(self, step: int) -> None:
         """A step ends, long enough after the one before to be looked at."""
         self.now += MOMENTS_EVERY
-        self.end.look(step, self.machine.seen())
+        self.end.hear(step, self.machine.seen())
 
 
 @pytest.fixture
@@ -146,6 +146,18 @@ def test_what_a_step_takes_at_its_peak_is_near_the_end(job: Job, tmp_path: Path)
     job.look(2)
     told = (tmp_path / "0-out.postmortem.txt").read_text()
     assert "3.9 GiB of 4 GiB of cuda:0 were in use at the peak of a step" in told
+
+
+def test_a_peak_from_before_the_loop_is_no_steps(job: Job, tmp_path: Path) -> None:
+    """A checkpoint that was loaded has left its peak: that the device was full once is no end."""
+    job.machine.peak = int(0.98 * 4 * GIB)
+    job.look(1)
+    job.look(2)
+    assert not list(tmp_path.iterdir())
+    job.machine.peak += 1 << 20
+    job.look(3)
+    told = (tmp_path / "0-out.postmortem.txt").read_text()
+    assert "after 3 steps: the end is near" in told
 
 
 def test_the_short_form_stands_where_there_is_no_memory_for_more(job: Job, tmp_path: Path) -> None:

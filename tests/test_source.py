@@ -1530,6 +1530,57 @@ def test_class_that_a_package_hands_on(tmp_path: Path) -> None:
     assert (found.file, found.line) == (str(board), 6)
 
 
+FUNCTIONS = """
+from functools import partial
+
+def logged(function):
+    def wrapper():  # kept
+        return function()
+    return wrapper
+
+class Trainer:
+    def later(self):
+        return self.loss
+
+    def fit(self, loader):
+        todo = []
+        {decorator}
+        def later(value=0):
+            return value
+        again = later
+        for x in loader:
+            opt.step()  # at 0
+            todo.append(lambda: x)
+            todo.append({value})  # grows
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "marked", "decorator"),
+    [
+        ("later", "later", "return value", ""),
+        ("self.later", "later", "return self.loss", ""),
+        ("partial(later, x)", "later", "return value", ""),
+        ("again", "later", "return value", ""),
+        ("later", "wrapper", "def wrapper", "@logged"),
+    ],
+)
+def test_the_function_that_keeps_survivors_is_known(
+    value: str, name: str, marked: str, decorator: str
+) -> None:
+    """By its attribute, by another name, bound to arguments, or in a decorator's wrapper."""
+    snippet = Snippet(FUNCTIONS.format(value=value, decorator=decorator))
+    lines = snippet.code.splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if marked in text)
+    line -= marked.startswith("return")
+    place = snippet.place(
+        "local", "todo", "Trainer.fit", container="list", function_inside=(name, line)
+    )
+    found = find_statement(place, snippet.stack())
+    assert found is not None
+    assert found.line == snippet.marked("grows")
+
+
 SINGLES = [
     ("loss = f(x)\n    loss.backward()\n    kept.append(loss)", True),
     ("rows = f(x)\n    rows.mean().backward()\n    kept.append(rows)", False),

@@ -12,6 +12,7 @@ import torch
 from things import names
 
 import memguard
+from memguard import _kinds
 
 
 def test_a_graph_that_saves_a_tensor_is_named() -> None:
@@ -150,3 +151,11 @@ def test_a_sparse_buffer_shows_how_many_entries_it_has() -> None:
     assert entries > 20
     assert answer.subject == f"Tensor float32 [20, 4] with {entries} sparse entries"
     assert answer.holders[0].name == "optimizer.state"
+
+
+def test_nothing_weighs_while_torch_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What asks what an object weighs must not be what imports torch."""
+    one = torch.ones(4)
+    assert _kinds.storage_of(one)[1] == 16
+    monkeypatch.setattr(_kinds, "torch_door", lambda: None)
+    assert _kinds.storage_of(one) == (0, 0)

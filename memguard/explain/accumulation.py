@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from memguard import _kinds, _storage, _torch
-from memguard.explain import capacity, graph, naming, paths, placing, reading
+from memguard import _kinds, _torch
+from memguard.explain import between, capacity, graph, naming, paths, placing, reading
 from memguard.explain.advice import Advice, advise
 from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.reading import class_name, is_tensor
@@ -30,11 +28,9 @@ MAX_HOLDERS = 8
 # Of objects that have the survivors alike, so many are followed up, one pass over the heap each.
 _MOST_ALIKE = 4
 
-# Entries of a container that are looked at to see whether numbers are among its tensors.
-_MOST_MIXED = 1000
-
-# A tensor is a small part of its memory when that is so many times as large.
-_SMALL_PART = 4
+# Levels above the survivors, one pass over the heap each, in which what gathers is looked for where
+# all that is known is made anew each step from it.
+_MOST_DEEPER = 4
 
 # Verbs of statements that put in more and more.
 _GATHERING = frozenset(("append", "extend", "item", "attribute", "build", "register"))
@@ -116,6 +112,12 @@ def accumulation_points(
             return None
         return replace(located, share=len(_births(search.below[key], born)) / total)
 
+    def add_gathering() -> None:
+        for key in _beside(search, chosen[0], born, children):
+            located = at(key, search.below[key])
+            if located is not None and _gathers(located):
+                found.append(located)
+
     while len(found) < MAX_HOLDERS:
         key = _densest(search, born, remaining, need)
         if key is None:
@@ -130,16 +132,15 @@ def accumulation_points(
         located = at(key, mask)
         found += [located] if located is not None else []
     if len(chosen) == 1 and found:
-        if _is_made_anew(found[0]):
+        add_gathering()
+        deeper = 0
+        while len(found) == 1 and _is_made_anew(found[0]) and deeper < _MOST_DEEPER:
             # What it was drawn from may be further away from the user's variables.
-            for _ in range(_MOST_ALIKE):
-                if not search.deepen(*map(id, targets)):
-                    break
+            if not search.deepen(*map(id, targets)):
+                break
+            deeper += 1
             children = paths.children_of(search)
-        for key in _beside(search, chosen[0], born, children):
-            located = at(key, search.below[key])
-            if located is not None and located.statement is not None:
-                found += [located] if located.statement.verb in _GATHERING else []
+            add_gathering()
         found = _without_samples(found)
     return found or _one_by_one(question, search, targets, stack, weight)
 
@@ -150,6 +151,10 @@ def _without_samples(found: list[Located]) -> list[Located]:
     It keeps the same survivors, but only until the next one is drawn.
     """
     return found[1:] if len(found) > 1 and _is_made_anew(found[0]) else found
+
+
+def _gathers(located: Located) -> bool:
+    return located.statement is not None and located.statement.verb in _GATHERING
 
 
 def _is_made_anew(located: Located) -> bool:
@@ -307,9 +312,12 @@ def locate(
     # Of a container within the one that is named nobody could say which bounds are its own.
     named = steps[position].edge.name == place.name
     length = capacity.length(point) if named else None
-    place = replace(place, length=length, mixed=_is_mixed(path), recurs=capacity.recurs(point))
-    place = replace(place, partial=any(map(_is_small_part, path[len(path) - below :])))
-    place = replace(place, kept_by=_function_in(path[len(path) - below :]))
+    place = replace(
+        place, length=length, mixed=between.is_mixed(path), recurs=capacity.recurs(point)
+    )
+    inside = path[len(path) - below :]
+    place = replace(place, partial=any(map(between.is_small_part, inside)))
+    place = replace(place, function_inside=between.function_inside(inside))
     if not is_tensor(path[-1]) and _torch.is_node(path[-1]):
         place = replace(place, survivor="ctx" if _kinds.is_context(path[-1]) else "node")
     chain = naming.chain_text(steps, search)
@@ -319,37 +327,6 @@ def locate(
     limit, thread = capacity.size_limit(point, owners), naming.thread_of(steps[0], search)
     modules = naming.modules_of(steps, search)
     return replace(located, limit=limit, thread=thread, modules=modules)
-
-
-def _function_in(path: Sequence[Any]) -> tuple[str, int] | None:
-    """Name and first line of the function on the way from a holder's entry to the survivor."""
-    made = next((item for item in path if type(item) is types.FunctionType), None)
-    return None if made is None else (made.__code__.co_name, made.__code__.co_firstlineno)
-
-
-def _is_small_part(value: Any) -> bool:
-    """Whether a tensor keeps much more memory than it shows, as a slice does."""
-    if not is_tensor(value):
-        return False
-    with _torch.without_overrides():
-        try:
-            own = value.numel() * value.element_size()
-        except RuntimeError:  # kinds of tensors that do not tell
-            return False
-        return bool(_storage.storage_of(value)[1] >= _SMALL_PART * max(1, own))
-
-
-def _is_mixed(path: Sequence[Any]) -> bool:
-    """Whether what has the survivor has anything but tensors as well."""
-    holder: Any = path[-2] if len(path) > 1 else None
-    if type(holder) is dict:
-        values = [value for _, value in reading.entries(holder)[:_MOST_MIXED]]
-    else:
-        # A tuple that is still being built has empty places, which nobody but the collector may
-        # pass over: reading one is a segmentation fault.
-        tupled = gc.get_referents(holder) if type(holder) is tuple else []
-        values = holder[:_MOST_MIXED] if type(holder) is list else tupled
-    return not all(map(is_tensor, values))
 
 
 def told(

@@ -131,7 +131,7 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     origin = parsed(statement.origin)
     if statement.differentiated and not is_function(value):
         return _rolled_out(name, place, line, value)
-    is_kept = place.kept_by is not None and dotted(value) == place.kept_by[0]
+    is_kept = place.is_function_inside(value) is True
     if (
         is_kept
         or _FUNCTION_PATH.search(place.path)

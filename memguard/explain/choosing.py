@@ -65,7 +65,7 @@ class Chooser:
         return (
             growth.weak,
             growth.weak and growth.verb != "call",
-            self._is_other_function(growth),
+            self._function_misfit(growth),
             self._is_number(growth),
             growth.verb == "item" and self.place.container in ("list", "deque"),
             self.depth_of(growth),
@@ -80,14 +80,15 @@ class Chooser:
             piece.line,
         )
 
-    def _is_other_function(self, growth: Growth) -> bool:
-        """Whether another function is put in than the one that keeps the survivors."""
-        if self.place.kept_by is None:
-            return False
-        name, line = self.place.kept_by
-        if isinstance(growth.value, ast.Lambda):
-            return name != "<lambda>" or growth.value.lineno != line
-        return not isinstance(growth.value, ast.Name) or growth.value.id != name
+    def _function_misfit(self, growth: Growth) -> int:
+        """0 where the function is put in that keeps the survivors, 2 where it surely is not."""
+        if self.place.function_inside is None or growth.value is None:
+            return 1
+        scope = growth.piece.scope
+        is_it = self.place.is_function_inside(
+            growth.value, lambda name: self.program.lookup(name, scope)
+        )
+        return 1 if is_it is None else 2 * (not is_it)
 
     def _is_number(self, growth: Growth) -> bool:
         value = growth.value

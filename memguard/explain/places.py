@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from memguard.explain.syntax import Scope, dotted
 
 PlaceKind = Literal[
     "local",  # variable of a running or suspended function
@@ -75,8 +78,8 @@ class Place:
         recurs: whether its keys look like a fixed set, so that entries are overwritten in time.
         numbers: integers visible from there by the name a user would type
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
-        kept_by: name and first line of the function in it that keeps the survivor by what it closes
-            over or its default arguments; None where that is no function.
+        function_inside: name and first line of the function in it that keeps the survivor by what
+            it closes over or its default arguments; None where that is no function.
     """
 
     kind: PlaceKind
@@ -98,7 +101,33 @@ class Place:
     recurs: bool = False
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
-    kept_by: tuple[str, int] | None = None
+    function_inside: tuple[str, int] | None = None
+
+    def is_function_inside(
+        self, value: ast.expr, lookup: Callable[[str], Scope | None] = lambda name: None
+    ) -> bool | None:
+        """Whether an expression gives the function in it that keeps the survivor; None: may be.
+
+        Args:
+            value: what a statement puts in: `later`, `self.later`, `partial(later, x)`, a lambda.
+            lookup: the function that a plain name stands for, also by another name.
+        """
+        if self.function_inside is None:
+            return None
+        name, line = self.function_inside
+        if isinstance(value, ast.Lambda):
+            return name == "<lambda>" and value.lineno == line
+        if isinstance(value, ast.Call):
+            bound = dotted(value.func).rpartition(".")[2] == "partial" and bool(value.args)
+            return self.is_function_inside(value.args[0], lookup) if bound else None
+        if not isinstance(value, (ast.Name, ast.Attribute)):
+            return False if isinstance(value, (ast.Constant, ast.JoinedStr)) else None
+        found = lookup(value.id) if isinstance(value, ast.Name) else None
+        if found is None or not found.is_function:
+            return True if dotted(value).rpartition(".")[2] == name else None
+        if (found.name, found.first) == (name, line):
+            return True
+        return None if found.marks else False  # a decorator may put any function in its place
 
 
 @dataclass(frozen=True, slots=True)

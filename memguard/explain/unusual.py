@@ -216,9 +216,9 @@ def functions(name: str, line: Line, value: ast.expr, *, is_own_name: bool) -> R
     if isinstance(value, ast.Name) and not is_own_name:
         line.call_on(value, "()")
         return Remedy(why, line.result(), alternative)
-    if isinstance(value, ast.Name):
+    if is_own_name and dotted(value):
         # It is kept to be called later: what is to change stands where it is made.
-        alternative = f"where {value.id} is made, {alternative}"
+        alternative = f"where {dotted(value)} is made, {alternative}"
     return Remedy(why, None, alternative)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memguard.judge.growth import NODE_BYTES
-from memguard.ledgers import HOST, ROW_NAMES, Account, Holding, Part, Row, RowName
+from memguard.ledgers import HOST, ROW_NAMES, Account, Holding, Part, Row, RowName, Stray
 
 # Parts of a row that are told; the rest is only in the sum.
 MOST_PARTS = 12
@@ -44,7 +44,7 @@ def draw_up(
         holdings: what was counted; each storage is in one of them.
         nodes: living autograd nodes by whose they are; they take the host's memory.
         devices: what each allocator says: `name`, `allocated`, `reserved`, and where it is known
-            `total`, `peak`, `retries` and `stuck`.
+            `total`, `peak`, `retries` and `inactive`.
         host: what the operating system says.
         holders: by part of `other`, a variable that holds one of its tensors.
     """
@@ -66,15 +66,9 @@ def draw_up(
     return (*accounts, _of_host(rows, by_device.get(HOST, ()), host))
 
 
-def is_worth_a_note(parameters: int, size: int, whole: int) -> bool:
-    """Whether states of parameters that are not trained take much of all that an optimizer keeps.
-
-    Args:
-        parameters: how many.
-        size: bytes of their states.
-        whole: bytes of all states.
-    """
-    return parameters > 0 and size >= STRAY * whole > 0
+def is_worth_a_note(stray: Stray) -> bool:
+    """Whether states of parameters that are not trained take much of all that is kept."""
+    return stray.bytes >= STRAY * stray.whole > 0
 
 
 def _rows(holdings: Iterable[Holding], holders: Mapping[str, str]) -> list[Row]:
@@ -121,7 +115,7 @@ def _of_device(name: str, rows: list[Row], figure: Mapping[str, Any] | None) -> 
         None,
         figure.get("total") or None,
         int(figure.get("retries") or 0),
-        int(figure.get("stuck") or 0),
+        int(figure.get("inactive") or 0),
     )
 
 

@@ -56,6 +56,10 @@ LATE = 0.75
 # comes at less than this share of another's pace is something else.
 LET_GO, AS_FAST = 0.5, 0.5
 
+# What gathers for its epoch is let go at its end, which may never come: beyond this many times what
+# an epoch before had gathered it counts. An epoch may well be twice as long as the one before.
+MOST_AS_BEFORE = 3
+
 # The low end of the slope's range must be at least this share of it: else it is chance.
 SURE = 0.4
 
@@ -218,7 +222,7 @@ def longest_taken_back(readings: Sequence[Reading], least: int) -> int:
 def _is_as_before(rise: Rise, alike: Sequence[Reading], least: int) -> bool:
     """Whether a rise within one epoch is what an epoch before has gathered, too, and let go.
 
-    However much longer this epoch is. Growth that lasts shows at the latest when it is over.
+    This epoch may be longer, but not for ever: it counts from `MOST_AS_BEFORE` times as much on.
 
     Args:
         rise: what was found.
@@ -228,11 +232,13 @@ def _is_as_before(rise: Rise, alike: Sequence[Reading], least: int) -> bool:
     if rise.first.epoch < rise.last.epoch or not rise.last.epoch:
         return False
     by_epoch = [list(found) for _, found in itertools.groupby(alike, lambda one: one.epoch)]
+    risen = rise.last.bytes - by_epoch[-1][0].bytes
     for before, after in itertools.pairwise(by_epoch):
         first, last = before[0], before[-1]
         climbed, lasted = last.bytes - first.bytes, max(1, last.step - first.step)
         is_let_go = last.bytes - after[0].bytes > LET_GO * climbed
-        if 2 * climbed >= least and is_let_go and climbed >= AS_FAST * rise.per_step * lasted:
+        is_alike = climbed >= AS_FAST * rise.per_step * lasted and risen <= MOST_AS_BEFORE * climbed
+        if 2 * climbed >= least and is_let_go and is_alike:
             return True
     return False
 

@@ -221,8 +221,8 @@ def _fragmentation(account: Account) -> list[Lever]:
     is_cuda = account.device.startswith("cuda")
     setting = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, " if is_cuda else ""
     reason = f"the allocator has reserved {_of(cache, account)} without giving it out"
-    if account.stuck:
-        reason += f" ({format_bytes(account.stuck)} in free parts of blocks that are in use)"
+    if account.inactive:
+        reason += f" ({format_bytes(account.inactive)} in free parts of blocks that are in use)"
     if account.retries:
         reason += f", and had to empty its cache {plural(account.retries, 'time')} to go on"
     return [
@@ -235,7 +235,7 @@ def _fragmentation(account: Account) -> list[Lever]:
             cache,
             {
                 "cache": cache,
-                "stuck": account.stuck,
+                "inactive": account.inactive,
                 "retries": account.retries,
                 "total": account.total,
             },

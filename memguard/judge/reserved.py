@@ -21,7 +21,7 @@ class Cache:
             ends is no measure: the next step takes it again.
         retries: times the cache was given back since the loop was warm.
         limit: bytes there are; 0 when unknown.
-        stuck: bytes of free parts of blocks of which another part is in use, which the allocator
+        inactive: bytes of free parts of blocks of which another part is in use, which the allocator
             cannot give back (inactive splits); 0 when unknown.
     """
 
@@ -29,7 +29,7 @@ class Cache:
     peak: int
     retries: int
     limit: int
-    stuck: int = 0
+    inactive: int = 0
 
     @property
     def unused(self) -> int:
@@ -38,11 +38,11 @@ class Cache:
 
     @property
     def is_split(self) -> bool:
-        """Whether most of what is unused is stuck, so that emptying the cache frees little of it.
+        """Whether most of what is unused is inactive: emptying the cache then frees little of it.
 
-        What is stuck when a step ends is not all unused: in the next step some is taken again.
+        What is inactive when a step ends is not all unused: in the next step some is taken again.
         """
-        return 2 * min(self.stuck, self.unused) >= self.unused > 0
+        return 2 * min(self.inactive, self.unused) >= self.unused > 0
 
 
 def fragmented(cache: Cache) -> str | None:
@@ -52,8 +52,8 @@ def fragmented(cache: Cache) -> str | None:
     unused = cache.unused
     waste = f"{unused / 2**20:,.0f} MiB of {cache.reserved / 2**20:,.0f} MiB reserved"
     split = ""
-    if cache.stuck:
-        split = f"; {cache.stuck / 2**20:,.0f} MiB are free parts of blocks that are in use"
+    if cache.inactive:
+        split = f"; {cache.inactive / 2**20:,.0f} MiB are free parts of blocks that are in use"
     if cache.retries >= RETRIES:
         return (
             f"the allocator gave back its whole cache {cache.retries} times because nothing in it "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memguard.ledgers import HOST, Account, Ledger, Lever, Row
+from memguard.ledgers import HOST, Account, Ledger, Lever, Row, Stray
 from memguard.records import Amount
 from memguard.report.clean import clean
 from memguard.units import format_bytes, format_count, plural
@@ -43,25 +43,18 @@ def render(ledger: Ledger, levers: Iterable[Lever] = ()) -> str:
     return "\n\n".join(blocks) or "nothing was counted"
 
 
-def strays(optimizer: str, why: str, parameters: int, size: int, whole: int) -> str:
-    """A note on states that an optimizer keeps for parameters that are not trained.
-
-    Args:
-        optimizer: its class.
-        why: `gone` or `another's`.
-        parameters: how many.
-        size: bytes of their states.
-        whole: bytes of all of its states.
-    """
-    whose = "that its groups do not have any more" if why == "gone" else "that no module here has"
+def strays(stray: Stray) -> str:
+    """A note on states that an optimizer keeps for parameters that are not trained."""
+    is_gone = stray.why == "gone"
+    whose = "that its groups do not have any more" if is_gone else "that no module here has"
     way = (
-        f"pop them from {optimizer}.state"
-        if why == "gone"
+        f"pop them from {stray.optimizer}.state"
+        if is_gone
         else "make the optimizer anew, or count its model as well"
     )
     return (
-        f"{optimizer} keeps {format_bytes(size)} of its {format_bytes(whole)} of state for "
-        f"{plural(parameters, 'parameter')} {whose}: {way}"
+        f"{stray.optimizer} keeps {format_bytes(stray.bytes)} of its {format_bytes(stray.whole)} "
+        f"of state for {plural(stray.parameters, 'parameter')} {whose}: {way}"
     )
 
 
@@ -135,8 +128,8 @@ def _noun(row: Row) -> str:
 def _more(row: Row, account: Account) -> str:
     if row.name == "unexplained":
         return _unexplained(row, account)
-    if row.name == "cache" and account.stuck:
-        return f"{format_bytes(account.stuck)} in free parts of blocks that are in use"
+    if row.name == "cache" and account.inactive:
+        return f"{format_bytes(account.inactive)} in free parts of blocks that are in use"
     dtypes = list(row.dtypes.items())[:_MOST_DTYPES]
     said = []
     if len(dtypes) == 1:

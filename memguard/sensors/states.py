@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from memguard import _storage, _torch
+from memguard.ledgers import Stray
 from memguard.sensors.holdings import Holdings
 
 # How optimizers call their states: torch.optim 2.13, bitsandbytes, apex, DeepSpeed, transformers.
@@ -83,42 +84,29 @@ def claim_states(holdings: Holdings, modules: Iterable[Any], optimizers: Iterabl
             holdings.claim("buffers", "", buffer)
 
 
-class Stray(NamedTuple):
-    """States that an optimizer keeps for parameters that are not trained here.
-
-    Attributes:
-        optimizer: its class.
-        why: `gone` when its groups do not have them any more, `another's` when no module has.
-        parameters: how many.
-        bytes: what their states take.
-        whole: what all of its states take.
-    """
-
-    optimizer: str
-    why: str
-    parameters: int
-    bytes: int
-    whole: int
-
-
 def stray_states(modules: Iterable[Any], optimizers: Iterable[Any]) -> list[Stray]:
     """What optimizers keep for nothing, as far as the modules say; without modules, their groups.
 
-    Masters of 16-bit parameters are no module's either, and are as they should be.
+    Masters of 16-bit parameters are no module's either, and are as they should be. So are an
+    optimizer's that are all of its own: it flattens or shards what it steps (ZeRO, Apex).
+
+    Returns:
+        One record for each optimizer and reason; those of no parameter left out.
     """
     modules = list(modules)
     trained = {id(p) for module in modules for p in module.parameters()}
     half = any(_torch.is_half(p) for module in modules for p in module.parameters())
-    found = []
+    found: list[Stray] = []
     for optimizer in unwrapped(optimizers):
         own = {id(parameter) for parameter in _stepped([optimizer])}
+        shared = own & trained
         gone, others, whole = [0, 0], [0, 0], 0
         for parameter, size in _sizes(optimizer):
             whole += size
             is_tensor = _torch.is_tensor_type(type(parameter))
             if id(parameter) not in own:
                 kept = gone
-            elif trained and id(parameter) not in trained and not (half and _is_wide(parameter)):
+            elif shared and id(parameter) not in trained and not (half and _is_wide(parameter)):
                 kept = others
             else:
                 continue
@@ -126,8 +114,9 @@ def stray_states(modules: Iterable[Any], optimizers: Iterable[Any]) -> list[Stra
                 kept[0] += 1
                 kept[1] += size
         name = type(optimizer).__name__
-        found.append(Stray(name, "gone", gone[0], gone[1], whole))
-        found.append(Stray(name, "another's", others[0], others[1], whole))
+        whys: tuple[Literal["gone", "another's"], ...] = ("gone", "another's")
+        for why, (count, size) in zip(whys, (gone, others), strict=True):
+            found += [Stray(name, why, count, size, whole)] if count else []
     return found
 
 

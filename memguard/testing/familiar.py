@@ -51,7 +51,8 @@ def _within_assertion(line: str | None) -> str | None:
         return line
     if not isinstance(call, ast.Call) or not dotted(call.func).endswith("assert_no_growth"):
         return line
-    given = next(iter((*call.args, *(keyword.value for keyword in call.keywords))), None)
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    given = call.args[0] if call.args else named.get("fn")
     within = given.body if isinstance(given, ast.Lambda) else None
     if line is None or within is None:
         return line
