@@ -1,8 +1,9 @@
-"""Whether other threads compute with torch: then nobody reads what graphs save for their backward.
+"""Whether other threads compute with torch: then nobody reads what their backward may let go of.
 
 A backward lets go of what its nodes have saved while the interpreter runs on in other threads. To
 unpack a saved tensor at that moment is a segmentation fault (seen with torch 2.13: eight training
-loops in threads, a ledger taken in one of them).
+loops in threads, a ledger taken in one of them), and so is to read a gradient that it puts in place
+(four loops, one of which leaks).
 """
 
 from __future__ import annotations

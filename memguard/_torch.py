@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from memguard import _computing
 from memguard._heap import family
 
 Node = Any  # torch.autograd.graph.Node; custom functions' nodes do not inherit from it
@@ -180,9 +181,14 @@ def _sizes(tensor: torch.Tensor) -> Iterator[str]:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read."""
+    """A leaf's gradient; None for other tensors, whose `.grad` warns when it is read.
+
+    None, too, while other threads compute: a backward may let go of it at this very moment.
+    """
     try:
-        return tensor.grad if tensor.is_leaf else None
+        if not tensor.is_leaf or _computing.others():
+            return None
+        return tensor.grad
     except RuntimeError:  # kinds of tensors that have none
         return None
 

@@ -203,8 +203,8 @@ class Sources:
             for state in list(getattr(optimizer, "state", {}).values()):
                 if isinstance(state, dict):  # some keep a step count beside the states
                     found += [v for v in state.values() if _torch.is_tensor_type(type(v))]
-        found += [p.grad for p in found if p.is_leaf and p.grad is not None]
-        return found
+        gradients = map(_torch.gradient_of, found)
+        return [*found, *(gradient for gradient in gradients if gradient is not None)]
 
     def end_step(self) -> None:
         """A step has ended: what stepped neither in it nor in the one before is left behind."""
