@@ -44,6 +44,7 @@ class Cases:
         triage: what was ignored, and which suppressions were of use.
         to_tell: findings that the user has not heard of yet.
         explaining: seconds that explanations took since somebody reset it.
+        raised: fingerprints of what was raised into the user's loop.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class Cases:
         # By fingerprint, what survived when it was told.
         self._told_size: dict[str, float] = {}
         self._figures = figures
-        self._raises = settings.action == "raise"
+        # Fingerprints of those that have ended the user's step.
+        self.raised: set[str] = set()
         self._clock = clock
         self._sources = sources
         self._canaries = canaries
@@ -282,7 +284,7 @@ class Cases:
 
     def add(self, found: Finding) -> None:
         """Keep a finding, and tell it unless it is ignored, a mere note, or known already."""
-        forecast = timed(found.forecast, self._governor.seconds_per_step)
+        forecast = timed(found.forecast, self._governor.usual_seconds_per_step)
         finding = self.triage.sort(replace(found, forecast=forecast))
         if finding is None:
             return
@@ -323,7 +325,7 @@ class Cases:
         return worth_a_warning(retained, max_growth, self._figures.limit(device))
 
     def _is_raised(self, finding: Finding) -> bool:
-        return self._raises and finding.severity == "leak"
+        return finding.fingerprint in self.raised
 
 
 def _size(finding: Finding) -> float:

@@ -30,7 +30,7 @@ class Seen:
 
 
 class Figures:
-    """Reads memory and its limits; built once a guard, asked only when something is to be told."""
+    """Reads memory and its limits; built once a guard."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -40,6 +40,10 @@ class Figures:
         """Resident bytes of the process, and one record for each device in use."""
         devices = [figure for backend in used_backends() for figure in backend.figures()]
         return {"host_bytes": self._host.resident(), "devices": devices}
+
+    def resident(self) -> int:
+        """Bytes of this process in RAM."""
+        return self._host.resident()
 
     def limit(self, device: str = "cpu") -> int:
         """Bytes the forecast for `device` runs into."""

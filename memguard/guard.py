@@ -322,6 +322,7 @@ class Guard:
             self.teller.tell(report, news)
         except LeakError as error:
             self.has_raised = True
+            self._loop.cases.raised.update(finding.fingerprint for finding in told)
             raise LeakError(str(error), report) from None
 
     def _take_ledger(self, names: int = 0) -> None:

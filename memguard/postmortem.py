@@ -35,6 +35,9 @@ SET_ASIDE = 24 << 20
 # Readings that are remembered; seconds between those at the least.
 MOMENTS, MOMENTS_EVERY = 32, 0.5
 
+# The first ones come as they are read: a job that runs out of memory at once has no others.
+FIRST_MOMENTS = 16
+
 # Post-mortems of one guard: a program that looks for the largest batch runs out again and again.
 MOST = 3
 
@@ -81,7 +84,8 @@ class PostMortem:
         now = time.monotonic() - self._begun
         if now < self._moment_due:
             return
-        self._moment_due = now + MOMENTS_EVERY
+        if len(self._moments) >= FIRST_MOMENTS:
+            self._moment_due = now + MOMENTS_EVERY
         devices = ((one.device, one.allocated) for one in seen.devices)
         self._moments.append(Moment(step, now, (("cpu", seen.host.resident), *devices)))
         if seen.devices and self._unhook is None:

@@ -92,5 +92,5 @@ class StepFigures:
     def _memory(self) -> int:
         devices = [record for backend in used_backends() for record in backend.figures()]
         if not devices:
-            return self._figures.used()
+            return self._figures.resident()
         return sum(record["allocated"] for record in devices)

@@ -76,6 +76,8 @@ class Teller:
         except Exception as error:
             # Its own failure, such as a disk too full for a checkpoint, hides no leak.
             self._parts.note("on_leak", error)
+            failed = f"on_leak failed with {type(error).__name__}: {clean(str(error), 200)}"
+            reactions.mention(f"{failed}; doing {self._settings.action} instead")
             return None
 
     def write(self, report: Report, last: bool = False) -> None:

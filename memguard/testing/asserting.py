@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from memguard import _kinds
 from memguard.alive import why_alive
 from memguard.errors import UsageError
 from memguard.explain.frames import Frames
-from memguard.explain.holders import holders_of
+from memguard.explain.holders import Held, holders_of
 from memguard.report import tests as telling
 from memguard.sensors.births import Births
 from memguard.testing.code import spots_of
@@ -28,8 +30,8 @@ def assert_freed(obj: object) -> None:
 
     Args:
         obj: a weak reference, which must be dead; or the object itself, which nothing may hold but
-            local variables of running functions and, where a script or a notebook's cell calls it
-            outside of any function, its own variables.
+            a local variable of each running function and, where a script or a notebook's cell calls
+            it outside of any function, one of its own variables.
 
     Raises:
         AssertionError: something keeps it alive; the message has the chain.
@@ -48,8 +50,20 @@ def assert_freed(obj: object) -> None:
         held = holders_of(obj, frames, frames.stack())
     # What a library's frame holds is the caller's own argument or fixture on its way.
     others = [h for h in held.holdings if h.rooted and not h.direct and not h.cycle]
-    if others or held.others:
+    if others or held.others or _has_two_names(obj, held, sys._getframe(1)):
         raise AssertionError(f"expected to be held by nobody else\n\n{why_alive(obj)}")
+
+
+def _has_two_names(obj: object, held: Held, caller: FrameType) -> bool:
+    """Whether a function, or the script that asks, has the object in more than one variable."""
+    names: dict[tuple[str | None, str | None], set[str]] = {}
+    for place in (holding.place for holding in held.holdings if holding.direct):
+        if place is not None:
+            names.setdefault((place.file, place.function), set()).add(place.name)
+    if any(len(each) > 1 for each in names.values()):
+        return True
+    is_script = caller.f_code.co_name == "<module>"
+    return is_script and sum(value is obj for value in list(caller.f_globals.values())) > 1
 
 
 def outlives(reference: weakref.ref[Any]) -> str:
