@@ -108,6 +108,47 @@ def test_a_graph_kept_once_in_fifty_steps_counts_once(tmp_path: Path) -> None:
     assert "one more every 50 steps" in finding.summary
 
 
+def test_inputs_that_graphs_have_saved_are_the_graphs(tmp_path: Path) -> None:
+    """Large batches that a leaking graph keeps for its backward are told with it, and named."""
+    run = Run(
+        tmp_path,
+        """
+        wide = nn.Linear(4096, 1)
+        optimizer = torch.optim.SGD(wide.parameters(), lr=0.01)
+        guard = memguard.watch(wide, optimizer, max_growth="8MiB")
+        losses = []
+        for step in range(40):
+            loss = wide(torch.randn(256, 4096)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            losses.append(loss)  # grows
+        """,
+        watch="",
+    )
+    (finding,) = (one for one in run.report.findings if one.severity == "leak")
+    assert (finding.kind, finding.holders[0].name) == ("graph", "losses")
+    assert finding.saved_bytes >= 5 * 256 * 4096 * 4
+
+
+def test_a_leak_that_goes_on_is_counted_on(tmp_path: Path) -> None:
+    """What is told of it later is no less than there is, though few steps were looked at."""
+    run = Run(
+        tmp_path,
+        """
+        total = torch.zeros(())
+        for step in range(500):
+            loss = train_step(model, optimizer)
+            total = total + loss  # grows
+        report = guard.report()
+        """,
+        watch="guard = memguard.watch(model, optimizer, action='log')\n",
+    )
+    (finding,) = run.report.findings
+    assert finding.summary.endswith("one more each step")
+    assert finding.growth.total.graphs == pytest.approx(finding.step, abs=4)
+
+
 CYCLES = """
 class Node:
     def __init__(self, value):

@@ -511,3 +511,32 @@ def test_a_tensor_that_gets_longer_is_named(
     assert "torch.cat" in str(found.holders[0].code)
     assert found.forecast is not None
     assert found.forecast.device == "cpu"
+
+
+def test_a_level_climbs_where_it_only_rises_and_that_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then it is read more often; a slow rise, a jump and a level do not hurry anybody."""
+    curves: dict[Curve, bool] = {
+        lambda step: 500 + step: True,
+        lambda step: 500 + step / 1000: False,
+        lambda step: 900 if step > 180 else 500: False,
+        lambda step: 500: False,
+    }
+    for curve, climbs in curves.items():
+        loop = Loop(monkeypatch, curve)
+        assert not loop.memory.climbs
+        climbing = False
+        for _ in range(20):
+            loop.run(10)
+            climbing = climbing or loop.memory.climbs
+        assert climbing == climbs
+
+
+def test_a_first_reading_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks whether memory climbs has an answer all the same."""
+    loop = Loop(monkeypatch)
+    monkeypatch.setattr(loop.memory._reads, "read", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        loop.memory.look(1)
+    assert not loop.memory.climbs

@@ -225,6 +225,24 @@ def test_looks_that_the_budget_does_not_pay_for_come_rarely_but_come() -> None:
     assert max(WIDE_GAPS) < max(gaps_of(looks)) <= MAX_STRETCH * max(WIDE_GAPS)
 
 
+def test_memory_that_climbs_is_looked_at_no_more_rarely_than_midway() -> None:
+    """A rise is judged by readings that come with looks."""
+    time = Time()
+    governor = Governor(0.01, time)
+    pace = Pace(governor, Tape())
+
+    def gaps(climbs: bool) -> list[int]:
+        found = []
+        for _ in range(3):
+            time.now += 100.0
+            governor.charge(0.01)
+            found.append(pace.looked(1000, False, climbs=climbs) - 1000)
+        return found
+
+    assert gaps(climbs=False) == list(WIDE_GAPS)
+    assert gaps(climbs=True) == list(MIDDLE_GAPS)
+
+
 def test_every_step_is_looked_at_under_suspicion() -> None:
     """As long as the budget allows."""
     assert paced(300, lambda step: 2, watchful=True, cost=5e-5) == list(range(1, 301))

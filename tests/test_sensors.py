@@ -386,6 +386,21 @@ def test_the_step_time_is_a_mean() -> None:
     assert governor.seconds_per_step == 0.5
 
 
+def test_idleness_earns_nothing() -> None:
+    """A prompt that waits for an hour pays for no looks, and makes no step a slow one."""
+    seconds = Seconds()
+    governor = Governor(0.01, seconds)
+    for _ in range(FREE_STEPS + 10):
+        seconds.now += 0.5
+        governor.end_step()
+    assert not governor.allows(1.0)
+    usual = governor.usual_seconds_per_step
+    seconds.now += 3600.0
+    governor.end_step()
+    assert governor.usual_seconds_per_step == usual == 0.5
+    assert not governor.allows(1.0)
+
+
 def test_an_explanation_is_no_part_of_the_step_time() -> None:
     """It takes many times what a small step does, and a forecast would be that much too late."""
     seconds = Seconds()

@@ -73,6 +73,39 @@ def test_a_scripts_own_variable_is_told_after_the_others(tmp_path: Path) -> None
     assert names(answer)[1].startswith("a_thing, global")
 
 
+def test_a_second_variable_is_somebody_else_who_holds(tmp_path: Path) -> None:
+    """In a function and in a script alike; a function further up may have its own."""
+    script = tmp_path / "asks.py"
+    script.write_text(
+        "import memguard\n"
+        "from things import Thing\n"
+        "failed = []\n"
+        "def failing(thing):\n"
+        "    try:\n"
+        "        memguard.assert_freed(thing)\n"
+        "    except AssertionError:\n"
+        "        return True\n"
+        "    return False\n"
+        "def ask(twice):\n"
+        "    first = Thing()\n"
+        "    second = first if twice else None\n"
+        "    return failing(first)\n"
+        "answers = ask(True), ask(False)\n"
+        "a_thing = another = Thing()\n"
+        "try:\n"
+        "    memguard.assert_freed(a_thing)\n"
+        "except AssertionError:\n"
+        "    failed.append(1)\n"
+        "del another\n"
+        "memguard.assert_freed(a_thing)\n"
+    )
+
+    asked = runpy.run_path(str(script), run_name="asks")
+
+    assert asked["answers"] == (True, False)
+    assert asked["failed"] == [1]
+
+
 def test_a_scripts_own_variable_may_hold_what_is_to_be_free(tmp_path: Path) -> None:
     """It is the one that is handed over, as a local is; who asks in a function has another."""
     script = tmp_path / "asks.py"
