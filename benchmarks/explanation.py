@@ -12,6 +12,7 @@ the same loss.
 from __future__ import annotations
 
 import argparse
+import bisect
 import gc
 import json
 import platform
@@ -27,6 +28,7 @@ import objgraph
 import torch
 
 import memguard
+from memguard import _torch
 from memguard.explain.accumulation import Question
 from memguard.explain.explain import explain
 
@@ -115,9 +117,9 @@ CASES = {"three attributes": in_attributes, "closure": in_closure, "another thre
 def by_guard(loss: torch.Tensor, numbers: Numbers) -> str:
     """The guard's explanation; answers with the holder it names."""
 
-    def step_of(number: int) -> int:
+    def step_of(node: Any) -> int:
         # The thread's own numbers begin anew, so its graphs are dated by those noted there.
-        return sum(1 for _ in filter(number.__ge__, numbers)) - 1
+        return bisect.bisect_right(numbers, _torch.node_sequence(node) or 0) - 1
 
     births = range(SURVIVORS)
     found = explain(Question("graph", SURVIVORS + 3, births, step_of, window=2)).located
