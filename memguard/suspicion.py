@@ -51,6 +51,7 @@ class Suspicion:
         "_now",
         "_observed",
         "_patience",
+        "_settled_at",
         "_stirred",
         "_track",
         "certain_at",
@@ -74,6 +75,7 @@ class Suspicion:
         self._now = 0
         self._newest = -1
         self.settled = False
+        self._settled_at = 0
         self._stirred: int | None = None
         self.stirs = False
 
@@ -136,8 +138,11 @@ class Suspicion:
         return self._due(Opinion("confirmed", reason, births))
 
     def _due(self, opinion: Opinion) -> Opinion | None:
-        # Where their number is no measure, time decides.
-        many = len(opinion.births) >= self._many and self._now >= self._hold_step
+        # Where their number is no measure, time decides; so it does for what was told and goes on,
+        # as rare looks meet few of its survivors.
+        goes_on = self.settled and opinion.births and opinion.births[-1] >= self._settled_at
+        countless = len(opinion.births) >= self._many or goes_on
+        many = countless and self._now >= self._hold_step
         held = len(opinion.births) < self._hold_until
         enough = not held or many or self.is_certain(self._now)
         return opinion if opinion.state == "confirmed" and enough else None
@@ -146,6 +151,7 @@ class Suspicion:
         """The case is told, or not to be told: no doubt is left until there are twice as many."""
         self.opinion = Opinion("clean", "told")
         self.settled = True
+        self._settled_at = self._now
         self.hold(survivors, 2 * survivors)
         self._hold_step = 2 * self._now
 
