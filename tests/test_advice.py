@@ -450,6 +450,31 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "adapted[name] = {k: v.detach() for k, v in params.items()}",
     ),
     (
+        "dict under a key of its own",
+        _place("log", container="dict", path="[...]['loss']", layers=("dict", "dict"), mixed=True),
+        _statement('log[batch["step"]] = batch', "item", "batch"),
+        'log[batch["step"]] = '
+        "{k: v.detach() if torch.is_tensor(v) else v for k, v in batch.items()}",
+    ),
+    (
+        "object with a dict, under a key of its own",
+        _place(
+            "seen",
+            container="OrderedDict",
+            path="[...].payload['loss']",
+            layers=("OrderedDict", "Event", "dict"),
+            mixed=True,
+        ),
+        _statement('self.seen[ev.payload["step"]] = ev', "item", "ev"),
+        None,
+    ),
+    (
+        "tensor under a key read off it",
+        _place("log", container="dict", path="[...]", layers=("dict",)),
+        _statement("log.setdefault(out.shape[0], []).append(out)", "append", "out"),
+        "log.setdefault(out.shape[0], []).append(out.detach())",
+    ),
+    (
         "dict that has other things as well",
         _place("kept", container="list", path="[...]['w']", layers=("list", "dict"), mixed=True),
         _statement("kept.append(row)", "append", "row"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memguard.explain.layers import detached, waiting, waiting_remedy
@@ -221,11 +222,20 @@ def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) 
     if isinstance(line.node, ast.Assign):
         indexed = [t for t in line.node.targets if isinstance(t, ast.Subscript)]
         stored = (indexed or line.node.targets)[0]
-    written = sum(map(_reaches_in, ast.walk(stored)))
+    written = sum(map(_reaches_in, _spine(stored)))
     # As deep as one subscript: what is appended, and what `setattr` gives a name made at run time.
     named = statement.verb == "attribute" and isinstance(target, ast.Call)
     own = statement.verb in ("append", "extend") or named
     return "".join(tokens[written + own :])
+
+
+def _spine(stored: ast.AST) -> Iterator[ast.AST]:
+    """The parts of `log[batch["step"]]` that reach into the holder, without the key's own."""
+    if not isinstance(stored, ast.expr):
+        yield from ast.walk(stored)
+    while isinstance(stored, (ast.Subscript, ast.Attribute, ast.Call)):
+        yield stored
+        stored = stored.func if isinstance(stored, ast.Call) else stored.value
 
 
 def _reaches_in(node: ast.AST) -> bool:
