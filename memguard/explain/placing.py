@@ -38,6 +38,8 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     becomes the place's path.
     """
     named = position
+    if position + 1 < len(steps) and steps[position + 1].edge.kind == "cache":
+        named += 1  # a cache with a limit has its results itself, not in a dict of its own
     while named >= 0 and not _is_users_name(steps, named):
         named -= 1
     if named < 0:
