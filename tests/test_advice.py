@@ -340,7 +340,7 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "list of functions",
         _place("entries", kind="attribute", container="list", path="[...] closes over loss"),
         _statement("self.entries.append(make_line)", "append", "make_line"),
-        "self.entries.append(make_line())",
+        None,
     ),
     (
         "list of exceptions",
@@ -594,6 +594,20 @@ def test_a_ctx_is_told_as_it_was_seen_to_be_freed(kind: str, word: str) -> None:
     told = _advice(place, _statement("ctx.y = y", "attribute", "y"), kind)
     assert word in told.why
     assert "ctx.save_for_backward(y)" in told.advice
+
+
+def test_a_function_that_was_handed_in_is_not_told_to_be_called() -> None:
+    """It is to be called later; what it captures is bound where it is made."""
+    place = _place(
+        "callbacks",
+        container="list",
+        path="[...] default loss",
+        layers=("list", "function"),
+        function_inside=("<lambda>", 12),
+    )
+    told = _advice(place, _statement("callbacks.append(fn)", "append", "fn"))
+    assert told.fix is None
+    assert "where the lambda is made (line 12), bind loss.detach()" in told.advice
 
 
 def test_a_slice_is_cloned_before_anything_is_bounded() -> None:

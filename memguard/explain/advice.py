@@ -35,7 +35,7 @@ from memguard.explain.unusual import functions, is_function, linked, unusual_rem
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
-_FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
+_FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__| default ")
 # Modules that rewritten lines use and the user's file may not import.
 _MODULES = ("weakref", "traceback")
 _READ_ONLY = "keep .item() or .detach() of what is only read"
@@ -132,14 +132,14 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     origin = parsed(statement.origin)
     if statement.differentiated and not is_function(value):
         return _rolled_out(name, place, line, value)
-    is_kept = place.is_function_inside(value) is True
     if (
-        is_kept
+        place.is_function_inside(value) is True
         or _FUNCTION_PATH.search(place.path)
+        or place.function_inside is not None
         or is_function(value)
         or isinstance(origin, ast.Lambda)
     ):
-        return functions(name, line, value, is_own_name=is_kept)
+        return functions(name, place, value)
     inside = _inside_of(place, statement, line, value)
     if inside or (origin is not None and is_record(origin)):
         each = statement.verb != "extend"
