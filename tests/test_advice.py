@@ -525,6 +525,21 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "del net.moe.aux[:]",
     ),
     (
+        "such outputs, reached by another function's variable",
+        _place(
+            "saved",
+            kind="attribute",
+            expression="policy.saved",
+            container="list",
+            path="[...]",
+            reached_in="main",
+        ),
+        _statement(
+            "self.saved.append(out)", "append", "out", differentiated=True, function="Policy.act"
+        ),
+        "del policy.saved[:]  # in main, after the optimizer step",
+    ),
+    (
         "such outputs, by layer",
         _place(
             "feats",

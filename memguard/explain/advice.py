@@ -131,7 +131,7 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
         return unknown(place, statement)
     origin = parsed(statement.origin)
     if statement.differentiated and not is_function(value):
-        return _rolled_out(name, place, line, value)
+        return _rolled_out(name, place, statement, line, value)
     if (
         place.is_function_inside(value) is True
         or _FUNCTION_PATH.search(place.path)
@@ -145,7 +145,7 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
         each = statement.verb != "extend"
         return _nested(name, place, line, value, inside, each=each)
     if _feeds_backward(place, statement, value):
-        return _rolled_out(name, place, line, value)
+        return _rolled_out(name, place, statement, line, value)
     return _kept(name, place, statement, line, value, after_backward)
 
 
@@ -277,7 +277,9 @@ def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool
     return pending and (not looks_scalar(value) or awaited(statement, place.name))
 
 
-def _rolled_out(name: str, place: Place, line: Line, value: ast.expr) -> Remedy:
+def _rolled_out(
+    name: str, place: Place, statement: Statement, line: Line, value: ast.expr
+) -> Remedy:
     """What is kept is gone backward through, so that detaching would take the gradient away."""
     why = f"{name} keeps every step's values with their graphs, also after backward has used them"
     if len(place.layers) > 1 and place.layers[:2] in _GROUPED and dotted_text(place.expression):
@@ -287,16 +289,25 @@ def _rolled_out(name: str, place: Place, line: Line, value: ast.expr) -> Remedy:
     # As whoever steps the optimizer reaches it, which is not always as the statement does.
     reached = [text for text in (place.expression, name) if dotted_text(text)]
     container = reached[0] if reached else None
+    elsewhere = _elsewhere(place, statement, container, name)
     detach_in(line, value)
     kept = line.result()
     alternative = f"where no gradient is needed: `{kept}`" if kept else "detach() what is only read"
     if container is None:
         return Remedy(why, kept, "clear() it after the optimizer step")
     fix = f"del {container}[:]" if place.container in ("list", "") else f"{container}.clear()"
+    fix += f"  # in {elsewhere}, after the optimizer step" if elsewhere else ""
     told = f"clear it after the optimizer step: `{fix}` (or `{container}.clear()`); {alternative}"
     if "detach" not in told:
         told += " or .detach()"
     return Remedy(why, fix, f"{container}.clear() after the optimizer step; {alternative}", told)
+
+
+def _elsewhere(place: Place, statement: Statement, container: str | None, name: str) -> str | None:
+    """The function in which a line belongs that the marked one's function could not run."""
+    if container is None or container == name or place.reached_in == statement.function:
+        return None
+    return place.reached_in
 
 
 def _kept(

@@ -80,6 +80,8 @@ class Place:
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
         function_inside: name and first line of the function in it that keeps the survivor by what
             it closes over or its default arguments; None where that is no function.
+        reached_in: the running function, by qualified name, in which `expression` is valid, as it
+            begins with one of its variables; None where it begins with anything else.
     """
 
     kind: PlaceKind
@@ -102,6 +104,7 @@ class Place:
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
     function_inside: tuple[str, int] | None = None
+    reached_in: str | None = None
 
     def is_function_inside(
         self, value: ast.expr, lookup: Callable[[str], Scope | None] = lambda name: None

@@ -54,7 +54,16 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     container = class_name(type(steps[position].value))
     make = _MAKERS[step.edge.kind]
     layers = tuple(class_name(type(layer.value)) for layer in steps[named:-1])
-    return replace(make(steps, named, path, container, search), layers=layers)
+    place = make(steps, named, path, container, search)
+    return replace(place, layers=layers, reached_in=_reached_in(steps[0], search))
+
+
+def _reached_in(root: Step, search: Search) -> str | None:
+    """The function whose variable a chain begins with; None where a module's code has it."""
+    if root.edge.kind != "local":
+        return None
+    view = search.frames.views[int(root.owner)]
+    return None if view.is_module_level else qualified_name(view.frame.f_code)
 
 
 def _is_inner(steps: Sequence[Step], at: int) -> bool:
