@@ -554,6 +554,23 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "for kept in taps.feats.values(): kept.clear()",
     ),
     (
+        "future whose result a library keeps under a name of its own",
+        _place("futures", container="Tensor", path="[...]", layers=("list", "Future")),
+        _statement("futures.append(f)", "append", "f"),
+        None,
+    ),
+    (
+        "list in a dict that several dicts have",
+        _place(
+            "runs",
+            container="list",
+            path="[...]['curve'][...]",
+            layers=("list", "dict", "list"),
+        ),
+        _statement('run["curve"].append(loss)', "append", "loss", depth=3),
+        'run["curve"].append(loss.item())',
+    ),
+    (
         "call nobody can look into",
         _place("losses", container="list"),
         _statement("record(losses, loss)", "call"),

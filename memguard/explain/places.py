@@ -190,6 +190,8 @@ class Statement:
         either: whether the value may be a plain number as well as a tensor, by what callers give.
         differentiated: whether the program goes backward through what the holder keeps.
         saved: what the same function gives `ctx.save_for_backward` already: `x, weight`.
+        depth: references from the holder down to what is put in, where the source shows them all;
+            else 0.
         threaded: the function that calls the model in threads of its own, by the running loop.
     """
 
@@ -210,4 +212,5 @@ class Statement:
     either: bool = False
     differentiated: bool = False
     saved: str = ""
+    depth: int = 0
     threaded: str | None = None

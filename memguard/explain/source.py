@@ -292,6 +292,7 @@ class _Finder:
             either=may_be_number(self._program, piece, growth.value),
             differentiated=self._differentiated(growth),
             saved=special.saved_beside(piece) if self._place.kind == "ctx" else "",
+            depth=len(growth.keys),
             threaded=self._threaded(piece) if self._evaluation else None,
         )
 
