@@ -547,11 +547,30 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
             container="list",
             path="['1'][...]",
             layers=("dict", "list"),
+            grouped=True,
         ),
         _statement(
             "self.feats.setdefault(name, []).append(out)", "append", "out", differentiated=True
         ),
         "for kept in taps.feats.values(): kept.clear()",
+    ),
+    (
+        "such outputs, in a dict that has other things as well",
+        _place("run", container="list", path="['hist'][...]", layers=("dict", "list")),
+        _statement('run["hist"].append(out)', "append", "out", differentiated=True),
+        None,
+    ),
+    (
+        "outputs that nothing reads, beside a backward to come",
+        _place("kept", container="list", path="[...][...]", layers=("dict", "list")),
+        _statement(
+            "kept.setdefault(k, []).append(out)",
+            "append",
+            "out",
+            pending="loss.backward() at line 60",
+            unread=True,
+        ),
+        "kept.setdefault(k, []).append(out.detach())",
     ),
     (
         "future whose result a library keeps under a name of its own",

@@ -300,6 +300,7 @@ def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool
     if _ROLLED_OUT.search(statement.value or "") or _ROLLED_OUT.search(place.name):
         return True
     pending = statement.pending is not None and "backward" in statement.pending
+    pending = pending and not statement.unread
     return pending and (not looks_scalar(value) or awaited(statement, place.name))
 
 
@@ -311,7 +312,11 @@ def _rolled_out(
     `value` is what is put in, None where that is no tensor that could be detached instead.
     """
     why = f"{name} keeps every step's values with their graphs, also after backward has used them"
-    if len(place.layers) > 1 and place.layers[:2] in _GROUPED and dotted_text(place.expression):
+    if len(place.layers) > 1 and dotted_text(place.expression):
+        # Only the lists are emptied, and only where nothing else lies beside them.
+        if not place.grouped or place.layers[:2] not in _GROUPED:
+            told = f"clear the {place.layers[-1]} itself, not all of {place.expression}, after the "
+            return Remedy(why, None, f"{told}optimizer step; {_READ_ONLY}")
         fix = f"for kept in {place.expression}.values(): kept.clear()"
         told = f"clear its lists after the optimizer step: `{fix}`"
         return Remedy(why, fix, f"after the optimizer step; {_READ_ONLY}", f"{told}; {_READ_ONLY}")

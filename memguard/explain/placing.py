@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memguard.explain import capacity, edges, hooks
+from memguard.explain import between, capacity, edges, hooks
 from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
@@ -55,7 +55,12 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     make = _MAKERS[step.edge.kind]
     layers = tuple(class_name(type(layer.value)) for layer in steps[named:-1])
     place = make(steps, named, path, container, search)
-    return replace(place, layers=layers, reached_in=_reached_in(steps[0], search))
+    return replace(
+        place,
+        layers=layers,
+        grouped=between.is_grouped(step.value),
+        reached_in=_reached_in(steps[0], search),
+    )
 
 
 def _reached_in(root: Step, search: Search) -> str | None:
