@@ -340,7 +340,7 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "list of functions",
         _place("entries", kind="attribute", container="list", path="[...] closes over loss"),
         _statement("self.entries.append(make_line)", "append", "make_line"),
-        "self.entries.append(make_line())",
+        None,
     ),
     (
         "list of exceptions",
@@ -364,13 +364,13 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "unbounded cache",
         _place("encode", kind="cache"),
         _statement("@functools.cache", "define"),
-        "@functools.lru_cache(maxsize=16)",
+        None,
     ),
     (
         "cache wrapped around a method",
         _place("encode", kind="cache"),
         _statement("self.f = lru_cache(maxsize=None)(self.encode)", "define"),
-        "self.f = lru_cache(maxsize=16)(self.encode)",
+        None,
     ),
     (
         "log probabilities of an episode",
@@ -450,6 +450,31 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "adapted[name] = {k: v.detach() for k, v in params.items()}",
     ),
     (
+        "dict under a key of its own",
+        _place("log", container="dict", path="[...]['loss']", layers=("dict", "dict"), mixed=True),
+        _statement('log[batch["step"]] = batch', "item", "batch"),
+        'log[batch["step"]] = '
+        "{k: v.detach() if torch.is_tensor(v) else v for k, v in batch.items()}",
+    ),
+    (
+        "object with a dict, under a key of its own",
+        _place(
+            "seen",
+            container="OrderedDict",
+            path="[...].payload['loss']",
+            layers=("OrderedDict", "Event", "dict"),
+            mixed=True,
+        ),
+        _statement('self.seen[ev.payload["step"]] = ev', "item", "ev"),
+        None,
+    ),
+    (
+        "tensor under a key read off it",
+        _place("log", container="dict", path="[...]", layers=("dict",)),
+        _statement("log.setdefault(out.shape[0], []).append(out)", "append", "out"),
+        "log.setdefault(out.shape[0], []).append(out.detach())",
+    ),
+    (
         "dict that has other things as well",
         _place("kept", container="list", path="[...]['w']", layers=("list", "dict"), mixed=True),
         _statement("kept.append(row)", "append", "row"),
@@ -500,6 +525,21 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
         "del net.moe.aux[:]",
     ),
     (
+        "such outputs, reached by another function's variable",
+        _place(
+            "saved",
+            kind="attribute",
+            expression="policy.saved",
+            container="list",
+            path="[...]",
+            reached_in="main",
+        ),
+        _statement(
+            "self.saved.append(out)", "append", "out", differentiated=True, function="Policy.act"
+        ),
+        "del policy.saved[:]  # in main, after the optimizer step",
+    ),
+    (
         "such outputs, by layer",
         _place(
             "feats",
@@ -507,11 +547,47 @@ FIXES: list[tuple[str, Place, Statement, str | None]] = [
             container="list",
             path="['1'][...]",
             layers=("dict", "list"),
+            grouped=True,
         ),
         _statement(
             "self.feats.setdefault(name, []).append(out)", "append", "out", differentiated=True
         ),
         "for kept in taps.feats.values(): kept.clear()",
+    ),
+    (
+        "such outputs, in a dict that has other things as well",
+        _place("run", container="list", path="['hist'][...]", layers=("dict", "list")),
+        _statement('run["hist"].append(out)', "append", "out", differentiated=True),
+        None,
+    ),
+    (
+        "outputs that nothing reads, beside a backward to come",
+        _place("kept", container="list", path="[...][...]", layers=("dict", "list")),
+        _statement(
+            "kept.setdefault(k, []).append(out)",
+            "append",
+            "out",
+            pending="loss.backward() at line 60",
+            unread=True,
+        ),
+        "kept.setdefault(k, []).append(out.detach())",
+    ),
+    (
+        "future whose result a library keeps under a name of its own",
+        _place("futures", container="Tensor", path="[...]", layers=("list", "Future")),
+        _statement("futures.append(f)", "append", "f"),
+        None,
+    ),
+    (
+        "list in a dict that several dicts have",
+        _place(
+            "runs",
+            container="list",
+            path="[...]['curve'][...]",
+            layers=("list", "dict", "list"),
+        ),
+        _statement('run["curve"].append(loss)', "append", "loss", depth=3),
+        'run["curve"].append(loss.item())',
     ),
     (
         "call nobody can look into",
@@ -569,6 +645,20 @@ def test_a_ctx_is_told_as_it_was_seen_to_be_freed(kind: str, word: str) -> None:
     told = _advice(place, _statement("ctx.y = y", "attribute", "y"), kind)
     assert word in told.why
     assert "ctx.save_for_backward(y)" in told.advice
+
+
+def test_a_function_that_was_handed_in_is_not_told_to_be_called() -> None:
+    """It is to be called later; what it captures is bound where it is made."""
+    place = _place(
+        "callbacks",
+        container="list",
+        path="[...] default loss",
+        layers=("list", "function"),
+        function_inside=("<lambda>", 12),
+    )
+    told = _advice(place, _statement("callbacks.append(fn)", "append", "fn"))
+    assert told.fix is None
+    assert "where the lambda is made (line 12), bind loss.detach()" in told.advice
 
 
 def test_a_slice_is_cloned_before_anything_is_bounded() -> None:
@@ -746,6 +836,14 @@ GROWING: list[tuple[str, str, Place, Statement | None, str | None, list[str]]] =
         _statement("self.decoded[i] = x", "item", "x"),
         None,
         ["dataset.decoded", "persistent_workers=False"],
+    ),
+    (
+        "cache of tensors",
+        "tensor",
+        _place("encode", kind="cache"),
+        _statement("self.f = lru_cache(maxsize=None)(self.encode)", "define"),
+        "self.f = lru_cache(maxsize=16)(self.encode)",
+        ["cache_clear()"],
     ),
     ("fragments", "reserved", _place("x"), None, None, ["expandable_segments"]),
     ("declared dead", "stale", _place("model"), None, "del model", ["del model"]),

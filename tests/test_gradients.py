@@ -21,7 +21,7 @@ def _no_sources_left() -> Iterator[None]:
         del linecache.cache[file]
 
 
-def _told(code: str, *, attribute: bool) -> bool:
+def _told(code: str, *, attribute: bool, keys: tuple[str, ...] = ()) -> bool:
     """Whether backward goes through `aux`, into which the line marked `grows` puts something."""
     snippet = Snippet(code)
     program = Program([snippet.file])
@@ -29,7 +29,7 @@ def _told(code: str, *, attribute: bool) -> bool:
     pieces = [piece for scope in source.scopes for piece in scope.pieces]
     growth = next(piece for piece in pieces if piece.line == snippet.marked("grows"))
     home: Scope | None = None if attribute else growth.scope
-    return goes_backward(program, home, "aux", growth)
+    return goes_backward(program, home, "aux", growth, keys)
 
 
 MODULE = """
@@ -87,3 +87,18 @@ def train():
 
     assert not _told(f"{train}{other}", attribute=False)
     assert _told(f"{train}        aux[-1].backward()\n{other}", attribute=False)
+
+
+@pytest.mark.parametrize(("made_with", "backward"), [("model", False), ("losses", True)])
+def test_other_entries_of_the_holder_are_not_what_it_keeps(made_with: str, backward: bool) -> None:
+    """A loss that is made with the model of the same dict says nothing of the losses in it."""
+    code = f"""
+aux = []
+def step(run, x):
+    loss = crit(run["{made_with}"], x)
+    loss.backward()
+for one in aux:
+    step(one, x)
+    one["losses"].append(x)  # grows
+"""
+    assert _told(code, attribute=False, keys=("losses",)) is backward

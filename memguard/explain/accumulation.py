@@ -15,6 +15,7 @@ from memguard.explain.places import Place, Spot, Statement
 from memguard.explain.reading import class_name, is_tensor
 from memguard.explain.search import Search
 from memguard.explain.source import find_statement
+from memguard.explain.turns import above_turns
 
 # An object is the accumulation point when this share of the sampled births hangs on it.
 COVERAGE = 0.6
@@ -298,6 +299,7 @@ def locate(
     weight: graph.Weight,
 ) -> Located | None:
     """The accumulation point is the object `below` places above the end of the path."""
+    path = above_turns(path, search)
     point = path[len(path) - 1 - below]
     steps = naming.readable(path, search)
     position = max((i for i, step in enumerate(steps) if step.value is point), default=None)

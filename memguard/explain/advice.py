@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memguard.explain.layers import detached, waiting, waiting_remedy
@@ -34,11 +35,14 @@ from memguard.explain.unusual import functions, is_function, linked, unusual_rem
 # Values that a policy gradient goes backward through at the end of an episode.
 _ROLLED_OUT = re.compile(r"log_?probs?\b|(?<![a-z_])entrop|saved_", re.IGNORECASE)
 _TOKEN = re.compile(r"\.\w+|\[[^\]]*\]|\{[^}]*\}")
-_FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__")
+_FUNCTION_PATH = re.compile(r"closes over|bound argument|__self__| default ")
 # Modules that rewritten lines use and the user's file may not import.
 _MODULES = ("weakref", "traceback")
 _READ_ONLY = "keep .item() or .detach() of what is only read"
 _GROUPED = (("dict", "list"), ("defaultdict", "list"))
+# Types whose entries a statement reaches by subscripts and `append`.
+_CONTAINERS = frozenset(("list", "dict", "tuple", "set", "deque", "defaultdict", "OrderedDict"))
+_WAITING = frozenset(("generator", "coroutine", "async_generator", "partial", "function"))
 # Methods that give a tensor's parts as a tuple.
 _TAKING_APART = frozenset(("unbind", "split", "chunk", "tensor_split"))
 
@@ -129,22 +133,24 @@ def _graph_remedy(place: Place, statement: Statement | None, after_backward: boo
     if value is None:
         return unknown(place, statement)
     origin = parsed(statement.origin)
+    inside = _inside_of(place, statement, line, value)
+    nested = bool(inside) or (origin is not None and is_record(origin))
+    nested = nested or _is_in_object(place, statement, line, value)
     if statement.differentiated and not is_function(value):
-        return _rolled_out(name, place, line, value)
-    is_kept = place.is_function_inside(value) is True
+        return _rolled_out(name, place, statement, line, None if nested else value)
     if (
-        is_kept
+        place.is_function_inside(value) is True
         or _FUNCTION_PATH.search(place.path)
+        or place.function_inside is not None
         or is_function(value)
         or isinstance(origin, ast.Lambda)
     ):
-        return functions(name, line, value, is_own_name=is_kept)
-    inside = _inside_of(place, statement, line, value)
-    if inside or (origin is not None and is_record(origin)):
+        return functions(name, place, value)
+    if nested:
         each = statement.verb != "extend"
         return _nested(name, place, line, value, inside, each=each)
     if _feeds_backward(place, statement, value):
-        return _rolled_out(name, place, line, value)
+        return _rolled_out(name, place, statement, line, value)
     return _kept(name, place, statement, line, value, after_backward)
 
 
@@ -211,21 +217,51 @@ def _carried(name: str, place: Place, line: Line, *, begins_as_none: bool) -> Re
 
 def _inside_of(place: Place, statement: Statement, line: Line, value: ast.expr) -> str:
     """Where in what is put in the tensors lie, when it is not a tensor itself: `.loss`."""
-    shown = isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict)) or is_record(value)
-    if shown or ".args[" in place.path:  # the latter in a log record
+    if _is_shown(place, value):
         return ""
-    tokens = _TOKEN.findall(place.path)
+    return "".join(_TOKEN.findall(place.path)[_depth(statement, line) :])
+
+
+def _is_shown(place: Place, value: ast.expr) -> bool:
+    """Whether the value is written out, so that its tensors can be told, or is a log record's."""
+    written_out = isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict)) or is_record(value)
+    return written_out or ".args[" in place.path
+
+
+def _is_in_object(place: Place, statement: Statement, line: Line, value: ast.expr) -> bool:
+    """Whether the tensor is an attribute of what is put in, as a future has its result.
+
+    A library's own attributes do not stand in the path; the layers have their owner all the same.
+    """
+    last = place.layers[-1] if place.layers else ""
+    if statement.verb not in ("append", "extend", "item") or _is_shown(place, value):
+        return False
+    if last in _CONTAINERS or last in _WAITING or last.endswith(("Tensor", "Parameter")):
+        return False
+    return len(place.layers) > _depth(statement, line)
+
+
+def _depth(statement: Statement, line: Line) -> int:
+    """References from the holder down to what is put in, as the statement writes them."""
     # A statement that stores under written keys goes as deep as it has subscripts.
     target = getattr(line.node, "value", line.node)
     stored: ast.AST = target.func if isinstance(target, ast.Call) else line.node
     if isinstance(line.node, ast.Assign):
         indexed = [t for t in line.node.targets if isinstance(t, ast.Subscript)]
         stored = (indexed or line.node.targets)[0]
-    written = sum(map(_reaches_in, ast.walk(stored)))
+    written = sum(map(_reaches_in, _spine(stored)))
     # As deep as one subscript: what is appended, and what `setattr` gives a name made at run time.
     named = statement.verb == "attribute" and isinstance(target, ast.Call)
-    own = statement.verb in ("append", "extend") or named
-    return "".join(tokens[written + own :])
+    return max(statement.depth, written + (statement.verb in ("append", "extend") or named))
+
+
+def _spine(stored: ast.AST) -> Iterator[ast.AST]:
+    """The parts of `log[batch["step"]]` that reach into the holder, without the key's own."""
+    if not isinstance(stored, ast.expr):
+        yield from ast.walk(stored)
+    while isinstance(stored, (ast.Subscript, ast.Attribute, ast.Call)):
+        yield stored
+        stored = stored.func if isinstance(stored, ast.Call) else stored.value
 
 
 def _reaches_in(node: ast.AST) -> bool:
@@ -244,7 +280,7 @@ def _nested(
     """
     text = line.text(value)
     shown = text if len(text) <= 40 else "what is put in"
-    part = f"its {inside}" if inside else "its tensors"
+    part = f"its {inside}" if inside else "each tensor in it"
     why = f"{name} keeps {shown} of every step, and {part} keeps the graph it came from"
     # The value itself may be needed with its graph: only what is kept is cut off.
     copy = None
@@ -264,29 +300,49 @@ def _feeds_backward(place: Place, statement: Statement, value: ast.expr) -> bool
     if _ROLLED_OUT.search(statement.value or "") or _ROLLED_OUT.search(place.name):
         return True
     pending = statement.pending is not None and "backward" in statement.pending
+    pending = pending and not statement.unread
     return pending and (not looks_scalar(value) or awaited(statement, place.name))
 
 
-def _rolled_out(name: str, place: Place, line: Line, value: ast.expr) -> Remedy:
-    """What is kept is gone backward through, so that detaching would take the gradient away."""
+def _rolled_out(
+    name: str, place: Place, statement: Statement, line: Line, value: ast.expr | None
+) -> Remedy:
+    """What is kept is gone backward through, so that detaching would take the gradient away.
+
+    `value` is what is put in, None where that is no tensor that could be detached instead.
+    """
     why = f"{name} keeps every step's values with their graphs, also after backward has used them"
-    if len(place.layers) > 1 and place.layers[:2] in _GROUPED and dotted_text(place.expression):
+    if len(place.layers) > 1 and dotted_text(place.expression):
+        # Only the lists are emptied, and only where nothing else lies beside them.
+        if not place.grouped or place.layers[:2] not in _GROUPED:
+            told = f"clear the {place.layers[-1]} itself, not all of {place.expression}, after the "
+            return Remedy(why, None, f"{told}optimizer step; {_READ_ONLY}")
         fix = f"for kept in {place.expression}.values(): kept.clear()"
         told = f"clear its lists after the optimizer step: `{fix}`"
         return Remedy(why, fix, f"after the optimizer step; {_READ_ONLY}", f"{told}; {_READ_ONLY}")
     # As whoever steps the optimizer reaches it, which is not always as the statement does.
     reached = [text for text in (place.expression, name) if dotted_text(text)]
     container = reached[0] if reached else None
-    detach_in(line, value)
+    elsewhere = _elsewhere(place, statement, container, name)
+    if value is not None:
+        detach_in(line, value)
     kept = line.result()
     alternative = f"where no gradient is needed: `{kept}`" if kept else "detach() what is only read"
     if container is None:
         return Remedy(why, kept, "clear() it after the optimizer step")
     fix = f"del {container}[:]" if place.container in ("list", "") else f"{container}.clear()"
+    fix += f"  # in {elsewhere}, after the optimizer step" if elsewhere else ""
     told = f"clear it after the optimizer step: `{fix}` (or `{container}.clear()`); {alternative}"
     if "detach" not in told:
         told += " or .detach()"
     return Remedy(why, fix, f"{container}.clear() after the optimizer step; {alternative}", told)
+
+
+def _elsewhere(place: Place, statement: Statement, container: str | None, name: str) -> str | None:
+    """The function in which a line belongs that the marked one's function could not run."""
+    if container is None or container == name or place.reached_in == statement.function:
+        return None
+    return place.reached_in
 
 
 def _kept(

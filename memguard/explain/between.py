@@ -9,7 +9,7 @@ from typing import Any
 
 from memguard import _storage, _torch
 from memguard.explain import reading
-from memguard.explain.reading import is_tensor
+from memguard.explain.reading import is_tensor, isinstance_exact
 
 # Entries of a container that are looked at to see whether numbers are among its tensors.
 _MOST_MIXED = 1000
@@ -47,3 +47,12 @@ def is_mixed(path: Sequence[Any]) -> bool:
         tupled = gc.get_referents(holder) if type(holder) is tuple else []
         values = holder[:_MOST_MIXED] if type(holder) is list else tupled
     return not all(map(is_tensor, values))
+
+
+def is_grouped(holder: Any) -> bool:
+    """Whether a dict has lists only, and those tensors only: all may be emptied alike."""
+    values = reading.entries(holder) if isinstance_exact(holder, dict) else []
+    if not values or len(values) > _MOST_MIXED:
+        return False
+    lists = [value for _, value in values]
+    return all(type(v) is list and all(map(is_tensor, v[:_MOST_MIXED])) for v in lists)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from memguard.explain.calls import called
 from memguard.explain.definitions import bind
@@ -25,7 +25,9 @@ _GIVING_LOSS = words("training_step compute_loss closure")
 _Word = tuple[object, str]
 
 
-def goes_backward(program: Program, home: Scope | None, name: str, growth: Piece) -> bool:
+def goes_backward(
+    program: Program, home: Scope | None, name: str, growth: Piece, keys: Collection[str] = ()
+) -> bool:
     """Whether a value that the holder keeps gets into what `backward` is called on.
 
     Args:
@@ -33,19 +35,40 @@ def goes_backward(program: Program, home: Scope | None, name: str, growth: Piece
         home: the scope whose variable the holder is; None for an attribute, whoever has it.
         name: the variable or attribute.
         growth: the statement that puts the value in, which reads nothing.
+        keys: words that lead to the value, where the holder is known to have other things too:
+            of `run["losses"]` its model is no part.
     """
-    flow = _Flow(program, (home, name), growth)
+    flow = _Flow(program, (home, name), growth, keys)
     return flow.reaches_backward()
+
+
+def is_read(program: Program, name: str, growth: Piece) -> bool:
+    """Whether anything but its growth reads a variable or attribute of that name."""
+    pieces = (p for source in list(program.sources) for p in program.naming(source, name))
+    return any(
+        _reads(node, name) for piece in pieces if piece is not growth for node in piece.nodes()
+    )
+
+
+def _reads(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Constant):
+        return node.value == name  # getattr(net, "outputs")
+    named = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return named == name and isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 class _Flow:
     """The words that values of the holder go by, each found by one before it."""
 
-    def __init__(self, program: Program, first: _Word, growth: Piece) -> None:
+    def __init__(
+        self, program: Program, first: _Word, growth: Piece, keys: Collection[str]
+    ) -> None:
         self._program = program
         self._words: set[_Word] = {first}
+        self._same: set[_Word] = {first}  # other names of the holder, or of an entry of it
         self._new: list[_Word] = [first]
         self._growth = growth
+        self._keys = frozenset(keys)
 
     def reaches_backward(self) -> bool:
         """Whether any of the words gets into what goes backward."""
@@ -73,7 +96,9 @@ class _Flow:
             pairs.append((node.target, node.value))
         for target, value in pairs:
             if self._carries(value, scope):
-                yield from _word_of(target, scope)
+                found = list(_word_of(target, scope))
+                self._same.update(found if self._is_same(value, scope) else ())
+                yield from found
         returned = node.value if isinstance(node, ast.Return) else None
         if returned is not None and self._carries(returned, scope):
             yield "result", scope.name
@@ -89,12 +114,43 @@ class _Flow:
         for function in called(self._program, call, scope):
             for parameter, value in bind(call, function):
                 if self._carries(value, scope):
+                    if self._is_same(value, scope):
+                        self._same.add((function, parameter))
                     yield function, parameter
+
+    def _is_same(self, value: ast.AST, scope: Scope) -> bool:
+        """Whether a value is the holder or an entry of it, and nothing computed from one."""
+        while True:
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                if value.func.attr not in ("values", "items"):
+                    return False
+                value = value.func.value
+            elif isinstance(value, ast.Call):
+                if dotted(value.func) not in ("enumerate", "reversed", "list") or not value.args:
+                    return False
+                value = value.args[0]
+            elif isinstance(value, ast.Subscript) and not isinstance(value.slice, ast.Constant):
+                value = value.value
+            else:
+                break
+        if isinstance(value, ast.Attribute):
+            return (None, value.attr) in self._same
+        return isinstance(value, ast.Name) and (_home(value.id, scope), value.id) in self._same
+
+    def _is_other_entry(self, value: ast.AST, scope: Scope) -> bool:
+        """Whether a value is an entry of the holder under a word that does not lead to it."""
+        if not self._keys or not isinstance(value, ast.Subscript):
+            return False
+        key = value.slice.value if isinstance(value.slice, ast.Constant) else None
+        other = isinstance(key, str) and key not in self._keys
+        return other and self._is_same(value.value, scope)
 
     def _carries(self, value: ast.AST, scope: Scope) -> bool:
         """Whether a value has a graph from the holder."""
         if isinstance(value, ast.Name):
             return (_home(value.id, scope), value.id) in self._words
+        if self._is_other_entry(value, scope):
+            return False
         if isinstance(value, ast.Attribute):
             if value.attr in _CUTTING:
                 return False

@@ -80,6 +80,9 @@ class Place:
             (`capacity`, `self.capacity`, `N`): they give a bound its value.
         function_inside: name and first line of the function in it that keeps the survivor by what
             it closes over or its default arguments; None where that is no function.
+        grouped: whether the named container is a dict of lists that have tensors only.
+        reached_in: the running function, by qualified name, in which `expression` is valid, as it
+            begins with one of its variables; None where it begins with anything else.
     """
 
     kind: PlaceKind
@@ -102,6 +105,8 @@ class Place:
     survivor: Literal["tensor", "node", "ctx"] = "tensor"
     numbers: Mapping[str, int] = field(default_factory=dict)
     function_inside: tuple[str, int] | None = None
+    grouped: bool = False
+    reached_in: str | None = None
 
     def is_function_inside(
         self, value: ast.expr, lookup: Callable[[str], Scope | None] = lambda name: None
@@ -187,6 +192,9 @@ class Statement:
         either: whether the value may be a plain number as well as a tensor, by what callers give.
         differentiated: whether the program goes backward through what the holder keeps.
         saved: what the same function gives `ctx.save_for_backward` already: `x, weight`.
+        depth: references from the holder down to what is put in, where the source shows them all;
+            else 0.
+        unread: whether no other statement of the user's files reads what has the holder's name.
         threaded: the function that calls the model in threads of its own, by the running loop.
     """
 
@@ -207,4 +215,6 @@ class Statement:
     either: bool = False
     differentiated: bool = False
     saved: str = ""
+    depth: int = 0
+    unread: bool = False
     threaded: str | None = None

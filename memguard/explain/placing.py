@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memguard.explain import capacity, edges, hooks
+from memguard.explain import between, capacity, edges, hooks
 from memguard.explain.frames import is_user_file, plain_integers, qualified_name, read_locals
 from memguard.explain.naming import Step
 from memguard.explain.places import Place
@@ -38,6 +38,8 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     becomes the place's path.
     """
     named = position
+    if position + 1 < len(steps) and steps[position + 1].edge.kind == "cache":
+        named += 1  # a cache with a limit has its results itself, not in a dict of its own
     while named >= 0 and not _is_users_name(steps, named):
         named -= 1
     if named < 0:
@@ -52,7 +54,21 @@ def place_of(steps: Sequence[Step], position: int, search: Search) -> Place | No
     container = class_name(type(steps[position].value))
     make = _MAKERS[step.edge.kind]
     layers = tuple(class_name(type(layer.value)) for layer in steps[named:-1])
-    return replace(make(steps, named, path, container, search), layers=layers)
+    place = make(steps, named, path, container, search)
+    return replace(
+        place,
+        layers=layers,
+        grouped=between.is_grouped(step.value),
+        reached_in=_reached_in(steps[0], search),
+    )
+
+
+def _reached_in(root: Step, search: Search) -> str | None:
+    """The function whose variable a chain begins with; None where a module's code has it."""
+    if root.edge.kind != "local":
+        return None
+    view = search.frames.views[int(root.owner)]
+    return None if view.is_module_level else qualified_name(view.frame.f_code)
 
 
 def _is_inner(steps: Sequence[Step], at: int) -> bool:

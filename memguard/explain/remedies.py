@@ -45,7 +45,7 @@ def made_remedy(kind: str, place: Place, statement: Statement | None) -> Remedy 
     if kind == "cycle" or place.kind == "cycle":
         return _cycle(place, statement)
     if place.kind == "cache":
-        return _cache(place, statement)
+        return _graph_cache(place) if kind == "graph" else _cache(place, statement)
     if statement is not None and statement.verb == "register":
         return _registered(place, statement)
     if statement is not None and statement.verb == "define":
@@ -108,9 +108,22 @@ def _ctx(place: Place, statement: Statement | None, *, collected: bool) -> Remed
     return Remedy(why, fix if name.isidentifier() else None, alternative)
 
 
+def _graph_cache(place: Place) -> Remedy:
+    """A bound would end the growth and not the waste: no graph of a past step is used again."""
+    results = "every result" if place.limit is None else f"its last {place.limit} results"
+    why = f"the cache of {place.name} keeps {results}, and each keeps the graph it came from"
+    called = place.expression.removesuffix("(...)")
+    return Remedy(
+        why,
+        None,
+        f"let {place.name} return a detached tensor (`return ... .detach()`), so that its cache "
+        f"keeps no graph, or call {called}.cache_clear() each step",
+    )
+
+
 def _cache(place: Place, statement: Statement | None) -> Remedy:
-    why = f"the cache of {place.name} keeps every result, and each keeps the graph it came from"
-    alternative = "return detached tensors from it (.detach()), or call its cache_clear() each step"
+    why = f"the cache of {place.name} keeps every result"
+    alternative = "call its cache_clear() once the results are used"
     code = statement.code if statement is not None else ""
     if not code.startswith("@"):
         limited = re.sub(r"lru_cache\((maxsize=)?None\)", "lru_cache(maxsize=16)", code)

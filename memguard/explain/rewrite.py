@@ -88,13 +88,26 @@ class Line:
         return next((r for r in records if name in map(dotted, ast.iter_child_nodes(r))), None)
 
     def find(self, text: str | None) -> ast.expr | None:
-        """The part written as the text."""
+        """The part written as the text: what is put in rather than the key it is put in under."""
         wanted = parsed(text)
         if wanted is None:
             return None
-        parts = [node for node in ast.walk(self.node) if isinstance(node, type(wanted))]
-        loads = [part for part in parts if not isinstance(getattr(part, "ctx", None), ast.Store)]
-        return next((part for part in reversed(loads) if same(part, wanted)), None)
+        given = given_by(self.node)
+        inside = (node for whole in given for node in reversed(list(ast.walk(whole))))
+        everywhere = reversed(list(ast.walk(self.node)))
+        for part in (*given, *inside, *everywhere):
+            stored = isinstance(getattr(part, "ctx", None), ast.Store)
+            if isinstance(part, ast.expr) and same(part, wanted) and not stored:
+                return part
+        return None
+
+
+def given_by(node: ast.stmt) -> list[ast.expr]:
+    """What a statement assigns or hands over, the last argument first."""
+    value = getattr(node, "value", None)
+    if isinstance(node, ast.Expr) and isinstance(value, ast.Call):
+        return [*(keyword.value for keyword in reversed(value.keywords)), *reversed(value.args)]
+    return [value] if isinstance(value, ast.expr) else []
 
 
 def parsed(text: str | None) -> ast.expr | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from memguard.explain.candidates import Candidates, scopes_seeing, scopes_with
 from memguard.explain.choosing import Chooser, path_keys
 from memguard.explain.definitions import bind
 from memguard.explain.frames import is_user_file
-from memguard.explain.gradients import goes_backward
+from memguard.explain.gradients import goes_backward, is_read
 from memguard.explain.integers import Integers
 from memguard.explain.loops import Region, own_region, running_regions
 from memguard.explain.origins import is_single, origin_of
@@ -292,6 +293,8 @@ class _Finder:
             either=may_be_number(self._program, piece, growth.value),
             differentiated=self._differentiated(growth),
             saved=special.saved_beside(piece) if self._place.kind == "ctx" else "",
+            depth=len(growth.keys),
+            unread=not is_read(self._program, self._place.name, piece),
             threaded=self._threaded(piece) if self._evaluation else None,
         )
 
@@ -308,7 +311,7 @@ class _Finder:
         variable = self._place.kind in ("local", "global", "closure", "default")
         home = self._home if variable else None
         return not (variable and home is None) and goes_backward(
-            self._program, home, name, growth.piece
+            self._program, home, name, growth.piece, re.findall(r"\['([^']*)'\]", self._place.path)
         )
 
     def _pending(self, growth: Growth) -> str | None:

@@ -16,6 +16,7 @@ _JOINING = re.compile(r"\b(stack|cat|concat|concatenate|hstack|vstack)\(")
 _ITERATOR = re.compile(r"\b(?:itertools\.)?(cycle|tee)\(")
 _RESULTS = re.compile(r"Out|_oh|_+\d*")
 _FUNCTION = re.compile(r"make_\w*|\w*(fn|func|function|callback|closure|thunk|job|deferred)")
+_CAPTURED = re.compile(r" (?:closes over|default|bound argument) (\w+)$")
 _DROP_FRAMES = "drop the frames with error.with_traceback(None), or detach() what they hold"
 
 
@@ -204,22 +205,26 @@ def is_function(value: ast.expr) -> bool:
     return bool(_FUNCTION.fullmatch(dotted(value).rpartition(".")[2].lower()))
 
 
-def functions(name: str, line: Line, value: ast.expr, *, is_own_name: bool) -> Remedy:
+def functions(name: str, place: Place, value: ast.expr) -> Remedy:
     """Functions that are kept, each with what it captures.
 
-    `is_own_name` says whether the value is written as the name that the function was defined by.
+    None is told to be called in place: it is kept to be called later, if ever. What is to change
+    stands where it is made.
     """
     why = f"{name} keeps a function of every step, and each keeps the tensors it captures"
     alternative = (
         "bind numbers before making the function (loss.item()), or detach() what it captures"
     )
-    if isinstance(value, ast.Name) and not is_own_name:
-        line.call_on(value, "()")
-        return Remedy(why, line.result(), alternative)
-    if is_own_name and dotted(value):
-        # It is kept to be called later: what is to change stands where it is made.
-        alternative = f"where {dotted(value)} is made, {alternative}"
-    return Remedy(why, None, alternative)
+    captured = _CAPTURED.search(place.path)
+    if captured is not None:
+        told = captured[1]
+        alternative = f"bind {told}.detach() (or the number {told}.item()) in place of {told}"
+    if not dotted(value):
+        return Remedy(why, None, alternative)
+    made, line = place.function_inside or ("", 0)
+    function = "the lambda" if made == "<lambda>" else made or dotted(value)
+    where = f" (line {line})" if line else ""
+    return Remedy(why, None, f"where {function} is made{where}, {alternative}")
 
 
 def _autocast() -> Remedy:

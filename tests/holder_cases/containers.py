@@ -80,6 +80,32 @@ CASES = {
         Trainer().fit()
         """,
     ),
+    "lists in dicts that a loop runs over": Case(
+        "runs",
+        ("global runs: list", "[...]: dict", "['losses']: list"),
+        ('run["losses"].append(loss.',),
+        """
+        runs = [{"name": name, "model": model, "losses": []} for name in "ab"]
+        for _ in range(20):
+            for run in runs:
+                loss = train_step(run["model"], optimizer)
+                run["losses"].append(loss)  # grows
+        """,
+    ),
+    "lists in dicts that a function's loop runs over": Case(
+        "runs",
+        ("local runs: list", "[...]: dict", "['losses']: list"),
+        ('run["losses"].append(loss.',),
+        """
+        def train():
+            runs = [{"name": name, "model": model, "losses": []} for name in "ab"]
+            for _ in range(20):
+                for run in runs:
+                    loss = train_step(run["model"], optimizer)
+                    run["losses"].append(loss)  # grows
+        train()
+        """,
+    ),
     "list that is added to": Case(
         "losses",
         ("global losses: list",),

@@ -220,7 +220,7 @@ CASES = {
     "lru_cache": Case(
         "loss_of(...)",
         ("global loss_of: _lru_cache_wrapper",),
-        ("@functools.lru_cache(maxsize=16)",),
+        ("let loss_of return a detached tensor",),
         """
         @functools.lru_cache(maxsize=None)  # grows
         def loss_of(step):
@@ -230,10 +230,23 @@ CASES = {
         """,
         where="cache of loss_of, 8 entries and no limit",
     ),
+    "lru_cache with a limit": Case(
+        "loss_of(...)",
+        ("global loss_of: _lru_cache_wrapper", "(...): Tensor"),
+        ("let loss_of return a detached tensor",),
+        """
+        @functools.lru_cache(maxsize=16)  # grows
+        def loss_of(step):
+            return train_step(model, optimizer)
+        for step in range(40):
+            loss_of(step)
+        """,
+        where="cache of loss_of, 8 entries and at most 16",
+    ),
     "cache of a method": Case(
         "Net2.loss_of(...)",
         ("class Net2", ".loss_of: _lru_cache_wrapper"),
-        ("@lru_cache(maxsize=16)",),
+        ("let loss_of return a detached tensor", "Net2.loss_of.cache_clear()"),
         """
         from functools import cache, lru_cache
         class Net2:
