@@ -301,6 +301,23 @@ CASES: dict[str, str] = {
 
 # name of the case: program, most graphs its holder ever keeps
 WARNS: dict[str, tuple[str, int]] = {
+    "the outputs of a generator that clears them": (
+        """
+        def stream(count):
+            recent = []
+            for _ in range(count):
+                x, y = batch()
+                out = model(x)
+                recent.append(out)
+                if len(recent) > 12:
+                    recent.clear()
+                yield out, y
+        for out, y in stream(60):
+            loss = (out - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+        12,
+    ),
     "a list cleared every 30 steps": (
         """
         losses = []
