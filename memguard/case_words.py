@@ -49,12 +49,35 @@ def holder(located: Located, case: Case, count: int, each: int, ruling: Ruling) 
         survivors=survivors,
         bytes=round(count * located.share) * each,
         created=case.created,
-        why=advice.why,
+        why=at_its_pace(advice.why, case, count),
         fix=advice.fix,
         alternative=advice.alternative,
         bound=ruling.bound,
         modules=located.modules,
     )
+
+
+def at_its_pace(why: str, case: Case, count: int) -> str:
+    """The reason as it is true of what not each step leaves: a trial of a sweep, say.
+
+    Args:
+        why: says `every step` of what grows.
+        case: what was investigated.
+        count: how many steps have survivors.
+    """
+    each = max(1.0, case.tensors) * growing.rate(case.births, count, case.now)
+    apart = round(1 / max(each, 1e-9))
+    if apart <= 1:
+        return why
+    # Of tensors a step may leave several, so that their number does not tell the steps.
+    steps = f"one step in {apart:,}" if case.kind == "graph" else "some steps"
+    for said, true in (
+        ("every step's", "those steps'"),
+        ("every step before", "those before"),
+        ("every step", steps),
+    ):
+        why = why.replace(said, true)
+    return why
 
 
 def summary(case: Case, count: int, bound: int | None) -> str:

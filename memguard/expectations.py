@@ -14,6 +14,8 @@ from typing import Any
 from memguard.alive import why_alive
 from memguard.errors import UsageError
 from memguard.explain.fingerprint import fingerprint_of
+from memguard.explain.latest import last_given
+from memguard.explain.standing import user_spots
 from memguard.parts import Parts
 from memguard.records import Amount, Finding, Growth, Report
 from memguard.redaction import without_source
@@ -364,7 +366,9 @@ def finding_of(
     size = bytes_of(target)
     kept = why_alive(target).kept[0]
     del target
-    holders = tuple(stale.with_advice(holder, name) for holder in kept.holders)
+    stack = user_spots(sys._getframe())
+    given = (last_given(holder, stack) for holder in kept.holders)
+    holders = tuple(stale.with_advice(holder, name) for holder in given)
     first = holders[0] if holders else None
     advice = stale.advice(kept)
     if first is not None:

@@ -15,6 +15,7 @@ from memguard import _kinds, reactions
 from memguard.errors import LeakError, UsageError
 from memguard.expectations import expect_later, finding_of, reference_to
 from memguard.explain.frames import own_variables
+from memguard.explain.latest import last_given
 from memguard.explain.places import Spot
 from memguard.explain.standing import user_spots
 from memguard.parts import Parts
@@ -321,7 +322,7 @@ def _of_tensors(rest: list[Any], name: str, stack: list[Spot]) -> Finding | None
     finding, _ = leftover(rest, [], name, stack)
     holders = tuple(
         replace(one, why=one.why.replace("every step", "every block").replace("each step", "it"))
-        for one in finding.holders
+        for one in (last_given(holder, stack) for holder in finding.holders)
     )
     return replace(finding, kind="stale", holders=holders, reason=_REASON)
 

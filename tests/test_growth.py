@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from memguard.case_words import Case, at_its_pace
 from memguard.judge import growth
 from memguard.judge.chains import Look, keeps_reaching
+from memguard.records import Kind
 
 
 def test_growth_each_step() -> None:
@@ -91,6 +93,22 @@ def test_regular_births_are_certain() -> None:
     """The range widens with the irregularity of the births."""
     assert growth.spread([0, 1, 2, 3, 4]) == growth.LEAST_SPREAD
     assert growth.spread([0, 1, 9, 10, 30]) > growth.LEAST_SPREAD
+
+
+@pytest.mark.parametrize(
+    ("kind", "births", "why", "told"),
+    [
+        ("graph", [0, 1, 2, 3], "rows keeps it of every step", "rows keeps it of every step"),
+        ("graph", [0, 9, 18], "rows keeps it of every step", "rows keeps it of one step in 9"),
+        ("graph", [0, 9, 18], "kept: every step's values", "kept: those steps' values"),
+        ("graph", [0, 9, 18], "hangs on every step before", "hangs on those before"),
+        ("tensor", [0, 9, 18], "gathers x of every step", "gathers x of some steps"),
+    ],
+)
+def test_a_reason_is_true_of_the_pace(kind: Kind, births: list[int], why: str, told: str) -> None:
+    """What one step in nine leaves is not said to be of every step."""
+    case = Case(kind, births[-1] + 3, births, "as judged")
+    assert at_its_pace(why, case, len(births)) == told
 
 
 def test_steps_that_are_stood_for_count() -> None:

@@ -301,6 +301,35 @@ CASES: dict[str, str] = {
 
 # name of the case: program, most graphs its holder ever keeps
 WARNS: dict[str, tuple[str, int]] = {
+    "a log handler that hands its records on": (
+        """
+        import logging.handlers
+        memory = logging.handlers.MemoryHandler(20, target=logging.NullHandler())
+        log = logging.Logger("quiet", logging.DEBUG)
+        log.addHandler(memory)
+        for _ in range(60):
+            loss = train_step(model, optimizer)
+            log.debug("loss %s", loss)
+        """,
+        20,
+    ),
+    "the outputs of a generator that clears them": (
+        """
+        def stream(count):
+            recent = []
+            for _ in range(count):
+                x, y = batch()
+                out = model(x)
+                recent.append(out)
+                if len(recent) > 12:
+                    recent.clear()
+                yield out, y
+        for out, y in stream(60):
+            loss = (out - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+        12,
+    ),
     "a list cleared every 30 steps": (
         """
         losses = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import threading
 import warnings
 import weakref
@@ -274,6 +275,45 @@ def test_a_block_tells_of_the_model_it_leaves() -> None:
     assert holder.code == "self.content.append(thing)"
     assert "take it out of box.content" in finding.advice
     assert finding.growth.total.bytes == 4 * sum(p.numel() for p in box.content[0].parameters())
+
+
+def test_a_variable_is_told_with_the_assignment_that_ran_last() -> None:
+    """Of two blocks that assign one name, each is told its own line; of a graph, too."""
+    found = []
+    with memguard.scope("first", action="off") as scope:
+        model = Mlp()
+    found.append(scope.findings[0].holders[0])
+    with memguard.scope("second", action="off") as scope:
+        model = Mlp()  # the second
+    found.append(scope.findings[0].holders[0])
+    with memguard.scope("third", action="off") as scope:
+        model = model(torch.ones(1, 8)).sum()
+    found.append(scope.findings[0].holders[0])
+    assert [holder.name for holder in found] == ["model"] * 3
+    first, second, third = (linecache.getline(one.file or "", one.line or 0) for one in found)
+    assert first == "        model = Mlp()\n"
+    assert second == "        model = Mlp()  # the second\n"
+    assert third == "        model = model(torch.ones(1, 8)).sum()\n"
+
+
+BEFORE_AND_AFTER = """
+for turn in range(2):
+    picture = torch.zeros(4)  # grows
+    for step in range(12):
+        train_step(model, optimizer)
+        if step == turn == 1:
+            guard.expect_freed(picture, "the picture")
+picture = torch.ones(4)
+"""
+
+
+def test_a_variable_is_told_with_the_nearest_assignment_above(tmp_path: Path) -> None:
+    """Not with one that has not run yet."""
+    run = Run(
+        tmp_path, BEFORE_AND_AFTER, watch="guard = memguard.watch(model, optimizer, action='log')\n"
+    )
+    [finding] = run.report.findings
+    assert (finding.holders[0].name, finding.holders[0].line) == ("picture", run.marked[0])
 
 
 def test_a_block_tells_graphs_and_tensors_apart_from_models() -> None:

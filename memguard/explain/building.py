@@ -27,10 +27,12 @@ class Built:
     Attributes:
         index: the frame whose statement builds it.
         name: what the statement assigns it to, or the expression where it assigns nothing.
+        iterated: whether it is not built but gone over, by a `for` loop that alone holds it.
     """
 
     index: int
     name: str
+    iterated: bool = False
 
 
 def containers(search: Search) -> dict[int, Built]:

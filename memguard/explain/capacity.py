@@ -63,9 +63,27 @@ def size_limit(value: Any, owners: Sequence[Any] = ()) -> int | None:
         return parameters["maxsize"]
     for owner in (value, *owners):
         limit = _queue_limit(owner)
+        if limit is None and owner is not value:
+            limit = _handler_limit(owner, length(value))
         if limit is not None:
             return limit
     return None
+
+
+def _handler_limit(value: Any, held: int | None) -> int | None:
+    """Records that a logging handler gathers before it hands them on and begins anew.
+
+    Not so without a target, to which it would hand them, nor where it has more already.
+    """
+    handlers = sys.modules.get("logging.handlers")
+    cls = getattr(handlers, "BufferingHandler", None)
+    if held is None or cls is None or not isinstance_exact(value, cls):
+        return None
+    own = own_dict(value) or {}
+    if own.get("target", value) is None:
+        return None
+    limit = own.get("capacity")
+    return limit if type(limit) is int and limit >= held else None
 
 
 def _queue_limit(value: Any) -> int | None:

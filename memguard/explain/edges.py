@@ -42,7 +42,8 @@ class Edge:
             `closure`, `default`, `argument`, `bound`, `cache`, `frame`, `error` (a traceback or
             what it was raised from), `value` (of a context variable), `yielded`. Of torch's:
             `buffer`, `hook`, `grad`, `base`, `ctx`, `graph`. Where a chain begins: `local`,
-            `global`, `type`, `built`, `unrooted`, `itself`. `internal` where it cannot be told.
+            `global`, `type`, `built`, `iterated`, `unrooted`, `itself`. `internal` where it cannot
+            be told.
         text: as Python: `.history`, `['loss']`, `[...]`.
         name: the bare attribute, variable or key.
     """

@@ -19,6 +19,7 @@ from memguard.explain.accumulation import (
 )
 from memguard.explain.cycles import find_cycle
 from memguard.explain.frames import Frames
+from memguard.explain.iterating import with_generators
 from memguard.explain.loops import running_regions
 from memguard.explain.places import Spot
 from memguard.explain.program import Program
@@ -180,6 +181,7 @@ def _from_survivors(
     search = Search(frames, [survivors, *survivors.values()])
     search.run(targets)
     try:
+        stack = with_generators(stack, search)
         rooted = 2 * search.has_root().bit_count() >= len(targets)
         located = accumulation_points(question, search, targets, born, stack, weight)
         cycle = held = None
@@ -207,6 +209,7 @@ def _from_carried(
     search = Search(frames, [carriers.young, young, targets])
     search.run(targets)
     try:
+        stack = with_generators(stack, search)
         scored: list[tuple[int, Located]] = []
         for target in targets:
             path = paths.best_path(search, id(target))

@@ -66,7 +66,8 @@ def _root_step(path: Sequence[Any], search: Search) -> Step:
         return Step(Edge(kind, name, name), module, path[1])
     built = search.built.get(id(first))
     if built is not None:
-        return Step(Edge("built", built.name, built.name), built.index, first)
+        kind = "iterated" if built.iterated else "built"
+        return Step(Edge(kind, built.name, built.name), built.index, first)
     holding = search.frames.holding(first)
     if holding:
         index, name = holding[0]
@@ -145,6 +146,9 @@ def _is_ctx(value: Any) -> bool:
     return _kinds.is_context(value)
 
 
+# Kinds of roots that lie in a running frame.
+_IN_FRAMES = frozenset(("local", "built", "iterated"))
+
 # What is left of a reference's text where its name is missing.
 _NAMELESS = frozenset(("", ".", "closes over", "default"))
 
@@ -160,6 +164,9 @@ def chain_text(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     elif first.edge.kind == "built":
         lines += _frame_lines(search.frames.views[int(first.owner)])
         lines.append(f"{first.edge.name}: {kind} being built")
+    elif first.edge.kind == "iterated":
+        lines += _frame_lines(search.frames.views[int(first.owner)])
+        lines.append(f"the running for loop: {kind}")
     elif first.owner is not None and first.edge.kind in ("global", "hook"):
         lines.append(f"module {first.owner}")
         lines.append(f"global {first.edge.name}: {_counted(first, kind)}")
@@ -200,7 +207,7 @@ def _counted(step: Step, kind: str) -> str:
 
 def thread_of(root: Step, search: Search) -> int | None:
     """Identity of the thread in whose frame the root is; None when it is no local variable."""
-    if root.edge.kind not in ("local", "built"):
+    if root.edge.kind not in _IN_FRAMES:
         return None
     return search.frames.views[int(root.owner)].ident
 
@@ -209,7 +216,7 @@ def modules_of(steps: Sequence[Step], search: Search) -> tuple[str, ...]:
     """Modules of the classes and functions on the chain, root first, each once."""
     found: dict[str, None] = {}
     for step in steps:
-        if step.edge.kind in ("local", "built"):
+        if step.edge.kind in _IN_FRAMES:
             variables = search.frames.views[int(step.owner)].frame.f_globals
             found[text_entry(variables, "__name__")] = None
         elif isinstance_exact(step.owner, str):

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from memguard.explain import building
+from memguard.explain import building, iterating
 from memguard.explain.building import Built
 from memguard.explain.descent import Descent
 from memguard.explain.frames import Frames, is_own_file, is_user_file
@@ -40,7 +40,8 @@ class Search:
         objects: by identity, what was reached, the targets included.
         parents: identities of the objects that refer to each.
         below: bit set of the targets that each object keeps alive.
-        built: containers that a statement is still building, which no variable names yet.
+        built: containers that a statement is still building, which no variable names yet, and
+            iterators that only a running loop holds.
         complete: False when a budget ended the search.
     """
 
@@ -75,7 +76,7 @@ class Search:
             frontier = self._adopt(references(self))
             self._climb(frontier, everything, deadline)
         if self._rooted(self.is_owned_root) != everything:
-            self.built = building.containers(self)
+            self.built = building.containers(self) | iterating.iterators(self)
         frontier.clear()
 
     def _climb(self, frontier: list[Any], everything: int, deadline: float) -> None:

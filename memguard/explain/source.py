@@ -179,7 +179,8 @@ class _Finder:
     def _attribute(self) -> Growth | None:
         owner = special.class_of(self._program, self._place)
         if owner is not None or self._place.owner is None:
-            return self._grown_attribute(self._place.name, [owner] if owner is not None else [])
+            found = self._grown_attribute(self._place.name, [owner] if owner is not None else [])
+            return self._summed_object() or found if found is None or found.weak else found
         found = self._grown_attribute(self._place.name, [], foreign=True)
         base = self._place.expression.rpartition(".")[0]
         while base and (found is None or found.weak):
@@ -187,6 +188,13 @@ class _Finder:
             found = self._grown_object(base) or found
             base = base.rpartition(".")[0]
         return found
+
+    def _summed_object(self) -> Growth | None:
+        """`total += Metrics(loss, 1)`: each new object has the old one's tensors in its own."""
+        base = self._place.expression.rpartition(".")[0]
+        found = self._grown_object(base) if base and base != "self" else None
+        summed = found is not None and found.verb in ("accumulate", "carry") and not found.keys
+        return found if summed else None
 
     def _grown_object(self, expression: str) -> Growth | None:
         above, _, name = expression.rpartition(".")

@@ -49,6 +49,9 @@ def accumulated(name: str, place: Place, statement: Statement, line: Line) -> Re
         return Remedy(why, fix, f"{fix} after {statement.pending}; {alternative}", told)
     value = line.find(statement.value)
     whole = assigned_value(line)
+    summed = _summed_object(place, line)
+    if summed is not None:
+        return _of_object(summed, place, statement, line, value)
     if whole is None or _is_sum_with(whole, name):
         if value is None:
             return unknown(place, statement)
@@ -75,6 +78,28 @@ def accumulated(name: str, place: Place, statement: Statement, line: Line) -> Re
     scalars = [leaf for leaf in leaves if looks_scalar(leaf)]
     number = f"mix in a plain number: {line.text(scalars[0])}.item()" if scalars else None
     return Remedy(why, line.result(), number or _NO_GRAD)
+
+
+def _summed_object(place: Place, line: Line) -> str | None:
+    """The object that a statement adds to, where what keeps the graphs is an attribute of it."""
+    base = place.expression.rpartition(".")[0] if place.kind == "attribute" else ""
+    node = line.node
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    written = {dotted(target) for target in targets if target is not None}
+    return base if base and base in written else None
+
+
+def _of_object(
+    summed: str, place: Place, statement: Statement, line: Line, value: ast.expr | None
+) -> Remedy:
+    """`total += Metrics(loss, 1)`: only tensors can be detached, not the objects that have them."""
+    why = f"each new {summed} is made from the old one, so its .{place.name} hangs on all before"
+    is_made = isinstance(value, ast.Call) and dotted(value.func).rpartition(".")[2][:1].isupper()
+    if value is not None and is_made and any(map(looks_like_tensor, attached_leaves(value))):
+        detach_in(line, value, origin=statement.origin, single=statement.single, numbers=False)
+        return Remedy(why, line.result())
+    added = f"`{line.text(value)}`" if value is not None else "what is added"
+    return Remedy(why, None, f"have {added} give an object whose .{place.name} is detached")
 
 
 def _taking_both(why: str, line: Line, value: ast.expr, single: bool | None) -> Remedy:

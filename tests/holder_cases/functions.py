@@ -275,6 +275,26 @@ CASES = {
         """,
         where="local of keep",
     ),
+    "generator that the loop goes over": Case(
+        "average",
+        ("frame <module> (train.py:", "the running for loop: enumerate", "local average: Tensor"),
+        (".detach()", "torch.no_grad()"),
+        """
+        def stream(count):
+            for _ in range(count):
+                x, y = batch()
+                yield model(x), y
+        def smoothed(pairs):
+            average = torch.zeros(1)
+            for out, y in pairs:
+                average = 0.9 * average + 0.1 * out.mean(0)  # grows
+                yield out - average.detach(), y
+        for step, (out, y) in enumerate(smoothed(stream(40))):
+            loss = (out - y).pow(2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        """,
+        where="local of smoothed",
+    ),
     "coroutine": Case(
         "seen",
         ("global sink: coroutine", "local seen: list"),

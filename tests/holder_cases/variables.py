@@ -215,6 +215,48 @@ CASES = {
         """,
         where="attribute of State",
     ),
+    "dataclass that is added to": Case(
+        "totals.loss",
+        ("global totals: Metrics", ".loss: Tensor"),
+        ("totals += Metrics(loss.detach(), 32)",),
+        """
+        import dataclasses
+        @dataclasses.dataclass
+        class Metrics:
+            loss: torch.Tensor
+            count: int = 0
+            def __add__(self, other):
+                return Metrics(self.loss + other.loss, self.count + other.count)
+        totals = Metrics(torch.zeros(()))
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            totals += Metrics(loss, 32)  # grows
+        """,
+        where="attribute of Metrics",
+    ),
+    "object in an attribute that is added to": Case(
+        "self.totals.loss",
+        (".totals: Metrics", ".loss: Tensor"),
+        ("have `self.step()` give an object whose .loss is detached",),
+        """
+        class Metrics:
+            __slots__ = ("loss",)
+            def __init__(self, loss):
+                self.loss = loss
+            def __add__(self, other):
+                return Metrics(self.loss + other.loss)
+        class Trainer:
+            def __init__(self):
+                self.totals = Metrics(torch.zeros(()))
+            def step(self):
+                return Metrics(train_step(model, optimizer))
+            def run(self):
+                for _ in range(40):
+                    self.totals = self.totals + self.step()  # grows
+        Trainer().run()
+        """,
+        where="attribute of Metrics",
+    ),
     "frozen dataclass with slots": Case(
         "state.losses",
         ("global state: State", ".losses: list"),
