@@ -297,7 +297,7 @@ class _Finder:
             optional=begins_as_none(source, self._place.name),
             holder=_namespace_of(growth),
             as_tensor=special.is_finalizers(self._place)
-            or used_as_tensor(source, self._place.name, piece.node),
+            or used_as_tensor(source, self._place.name, piece.node, self._keys()),
             either=may_be_number(self._program, piece, growth.value),
             differentiated=self._differentiated(growth),
             saved=special.saved_beside(piece) if self._place.kind == "ctx" else "",
@@ -319,8 +319,12 @@ class _Finder:
         variable = self._place.kind in ("local", "global", "closure", "default")
         home = self._home if variable else None
         return not (variable and home is None) and goes_backward(
-            self._program, home, name, growth.piece, re.findall(r"\['([^']*)'\]", self._place.path)
+            self._program, home, name, growth.piece, self._keys()
         )
+
+    def _keys(self) -> list[str]:
+        """Words that lead from the holder to what it keeps."""
+        return re.findall(r"\['([^']*)'\]", self._place.path)
 
     def _pending(self, growth: Growth) -> str | None:
         if self._place.kind == "built":

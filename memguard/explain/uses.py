@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from memguard.explain.syntax import Source, dotted, words
 
@@ -19,11 +19,11 @@ _TAKING_TENSORS = words("stack cat hstack vstack concat concatenate")
 _ROUNDS = 3
 
 
-def used_as_tensor(source: Source, name: str, growth: ast.AST) -> bool:
+def used_as_tensor(source: Source, name: str, growth: ast.AST, keys: Collection[str] = ()) -> bool:
     """Whether the file does with the holder, or what comes of it, what only tensors can do.
 
     By name alone and throughout the file: advice that keeps tensors is right too often rather than
-    wrong once.
+    wrong once. Entries under other words than `keys`, where there are any, are not what is kept.
     """
     tree = source.module.node
     found = re.findall(r"[^\W\d]\w*", name)
@@ -37,11 +37,11 @@ def used_as_tensor(source: Source, name: str, growth: ast.AST) -> bool:
         before = len(names)
         for node in nodes:
             for target, value in (*_handed_on(node), *_handed_over(node, functions)):
-                if target and _mentions(value, names):
+                if target and _mentions(value, names, keys):
                     names.add(target)
         if len(names) == before:
             break
-    return any(_needs_tensor(node, names) for node in nodes)
+    return any(_needs_tensor(node, names, keys) for node in nodes)
 
 
 def begins_as_none(source: Source, name: str) -> bool:
@@ -105,17 +105,21 @@ def _targets(node: ast.expr) -> Iterator[str]:
         yield dotted(node).rpartition(".")[2]
 
 
-def _mentions(node: ast.AST, names: set[str]) -> bool:
-    return any(
-        (isinstance(part, ast.Name) and part.id in names)
-        or (isinstance(part, ast.Attribute) and part.attr in names)
-        for part in ast.walk(node)
-    )
+def _mentions(node: ast.AST, names: set[str], keys: Collection[str]) -> bool:
+    if isinstance(node, ast.Subscript) and keys and isinstance(node.slice, ast.Constant):
+        key, base = node.slice.value, dotted(node.value).rpartition(".")[2]
+        if isinstance(key, str) and key not in keys and base in names:
+            return False
+    if isinstance(node, ast.Name) and node.id in names:
+        return True
+    if isinstance(node, ast.Attribute) and node.attr in names:
+        return True
+    return any(_mentions(part, names, keys) for part in ast.iter_child_nodes(node))
 
 
-def _needs_tensor(node: ast.AST, names: set[str]) -> bool:
+def _needs_tensor(node: ast.AST, names: set[str], keys: Collection[str]) -> bool:
     if isinstance(node, ast.Attribute) and node.attr in _OF_TENSORS:
-        return _mentions(node.value, names)
+        return _mentions(node.value, names, keys)
     if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _TAKING_TENSORS:
-        return any(_mentions(value, names) for value in node.args)
+        return any(_mentions(value, names, keys) for value in node.args)
     return False
