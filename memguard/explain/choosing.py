@@ -66,6 +66,7 @@ class Chooser:
             growth.weak,
             growth.weak and growth.verb != "call",
             self._function_misfit(growth),
+            self._is_other_class(growth),
             self._is_number(growth),
             growth.verb == "item" and self.place.container in ("list", "deque"),
             self.depth_of(growth),
@@ -89,6 +90,18 @@ class Chooser:
             growth.value, lambda name: self.program.lookup(name, scope)
         )
         return 1 if is_it is None else 2 * (not is_it)
+
+    def _is_other_class(self, growth: Growth) -> bool:
+        """Whether an object of another class is put in than the one that keeps the survivors."""
+        value, entry = growth.value, self.place.layers[len(growth.keys) :][:1]
+        if value is None or not entry or growth.verb not in ("append", "item"):
+            return False
+        func = value.func if isinstance(value, ast.Call) else None
+        if isinstance(func, ast.Attribute) and func.attr == "__new__":
+            value = func.value
+        classes = self.program.types(value, growth.piece.scope).classes
+        names = {cls.name for cls in self.program.family(classes)}
+        return bool(names) and entry[0] not in names
 
     def _is_number(self, growth: Growth) -> bool:
         value = growth.value

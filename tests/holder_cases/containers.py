@@ -41,6 +41,27 @@ CASES = {
                 cache[step] = loss  # grows
         """,
     ),
+    "list into which a branch puts objects of another class": Case(
+        "kept",
+        ("global kept: list", "[...]: Row", ".loss: Tensor"),
+        ("of what is read of row",),
+        """
+        class Mark:
+            def __init__(self, loss):
+                self.loss = loss
+        class Row:
+            pass
+        kept, marking = [], False
+        for _ in range(40):
+            loss = train_step(model, optimizer)
+            if marking:
+                kept.append(Mark(loss))
+            if not marking:
+                row = Row()
+                row.loss = loss
+                kept.append(row)  # grows
+        """,
+    ),
     "slices of large tensors": Case(
         "firsts",
         ("global firsts: list", "[...]: Tensor float32 [100]"),
