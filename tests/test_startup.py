@@ -348,8 +348,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     folder = tmp_path_factory.mktemp("torch")
-    accelerate = importlib.util.find_spec("accelerate")
-    homes = [torch.__file__, *([accelerate.origin] if accelerate and accelerate.origin else [])]
+    others = map(importlib.util.find_spec, ("accelerate", "deepspeed"))
+    homes = [torch.__file__, *(spec.origin for spec in others if spec and spec.origin)]
     make_environment(folder, HOME, *(str(Path(file).parents[1]) for file in homes))
     return folder
 
@@ -450,3 +450,43 @@ def test_accelerate_launch_guards_what_it_starts(train: Start, tmp_path: Path) -
     [holder] = report["findings"][0]["holders"]
     assert (holder["name"], holder["line"]) == ("total", 17)
     assert report["step"] == report["clock"]["optimizer_steps"] == 9
+
+
+ENGINE = """\
+import torch
+import deepspeed
+
+model = torch.nn.Linear(8, 1)
+config = {
+    "train_micro_batch_size_per_gpu": 4,
+    "optimizer": {"type": "SGD", "params": {"lr": 0.01}},
+    "zero_optimization": {"stage": 2},
+    "zero_allow_untested_optimizer": True,
+}
+engine, *_ = deepspeed.initialize(
+    model=model, model_parameters=model.parameters(), config=config
+)
+total = 0.0
+for _ in range(40):
+    loss = engine(torch.randn(4, 8)).pow(2).mean()
+    engine.backward(loss)
+    engine.step()
+    total += loss
+"""
+
+
+def test_deepspeed_guards_what_it_starts(train: Start, tmp_path: Path) -> None:
+    """Its launcher says nothing; the engine's steps are the beat. It takes a compiler, and time."""
+    pytest.importorskip("deepspeed")
+    (tmp_path / "train.py").write_text(ENGINE)
+    words = ["-m", "deepspeed.launcher.runner", "--num_gpus", "1", "train.py"]
+    env = {"MEMGUARD": "1", "MEMGUARD_REPORT": "report-{pid}.json", "DS_ACCELERATOR": "cpu"}
+    ended = train(*words, env=env)
+
+    assert ended.returncode == 1
+    assert LEAK in ended.stderr
+    reports = [json.loads(file.read_text()) for file in tmp_path.glob("report-*.json")]
+    [report] = [one for one in reports if one["findings"]]
+    [holder] = report["findings"][0]["holders"]
+    assert (holder["name"], holder["line"]) == ("total", 19)
+    assert report["clock"]["beat"] == "optimizer"
