@@ -123,7 +123,7 @@ def soak(steps: int, warm_up: int) -> dict[str, Any]:
         trainer.optimizer,
         action="log",
         on_leak=count,
-        overhead=0.2,
+        overhead=0.5,
         watchdog=3600,
         ask=True,
     ) as guard:

@@ -201,7 +201,7 @@ class Cases:
     def _renew(self, leak: Finding, now: int, opinion: Opinion) -> None:
         """Give a leak its new figures without looking into it again."""
         self._graphs.settle(len(opinion.births))
-        self._graphs.told = len(opinion.births)
+        self._graphs.note_told(len(opinion.births))
         case = Case("graph", now, opinion.births, opinion.reason)
         self.add(renewed(leak, case, self._figures))
 
@@ -276,7 +276,7 @@ class Cases:
         finding = outcome.finding
         if finding is None:
             return
-        suspicion.told = len(opinion.births)
+        suspicion.note_told(len(opinion.births))
         if kind == "graph" and finding.severity == "leak":
             self._graphs.settle(len(opinion.births))
             self._leak = finding

@@ -41,7 +41,7 @@ DATED_EVERY = 4
 DATED_SELDOM = 32
 
 # Share of the budget for dated looks: a large graph takes a millisecond to look into.
-DATED_PART = 0.03
+DATED_PART = 0.05
 
 
 class Pace:

@@ -53,6 +53,7 @@ class Suspicion:
         "_patience",
         "_settled_at",
         "_stirred",
+        "_told_until",
         "_track",
         "certain_at",
         "opinion",
@@ -72,6 +73,7 @@ class Suspicion:
         self._hold_step = 0
         self.certain_at: int | None = None
         self.told = 0
+        self._told_until = 0
         self._now = 0
         self._newest = -1
         self.settled = False
@@ -101,6 +103,10 @@ class Suspicion:
                 self._track, self._hold_until = self._track.relieved(), 0
                 self._forget()
             return None
+        if self.told and (not births or births[0] > self._told_until):
+            # All that was told of is gone; what has come since is another case.
+            self._track, self._hold_until = self._track.relieved(), 0
+            self._forget()
         survey = Survey(now, births, deaths, sorted(self._observed))
         self._track, self.opinion = advance(self._track, survey, self._patience)
         if self.opinion.state == "clean":
@@ -146,6 +152,11 @@ class Suspicion:
         held = len(opinion.births) < self._hold_until
         enough = not held or many or self.is_certain(self._now)
         return opinion if opinion.state == "confirmed" and enough else None
+
+    def note_told(self, survivors: int) -> None:
+        """A finding about the case has been made, of so many survivors."""
+        self.told = survivors
+        self._told_until = self._now
 
     def settle(self, survivors: int) -> None:
         """The case is told, or not to be told: no doubt is left until there are twice as many."""

@@ -101,6 +101,7 @@ def test_a_graph_kept_once_in_fifty_steps_counts_once(tmp_path: Path) -> None:
             if step % 50 == 49:
                 mine(step)
         """,
+        watch="guard = memguard.watch(model, optimizer, overhead=1.0)\n",
     )
     finding = run.report.findings[0]
     kept = 1 + (finding.step - 50) // 50

@@ -7,7 +7,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from memguard import _storage, _torch
+from memguard import _kinds
 from memguard.explain import reading
 from memguard.explain.reading import is_tensor, isinstance_exact
 
@@ -28,12 +28,12 @@ def is_small_part(value: Any) -> bool:
     """Whether a tensor keeps much more memory than it shows, as a slice does."""
     if not is_tensor(value):
         return False
-    with _torch.without_overrides():
+    with _kinds.without_overrides():
         try:
             own = value.numel() * value.element_size()
         except RuntimeError:  # kinds of tensors that do not tell
             return False
-        return bool(_storage.storage_of(value)[1] >= _SMALL_PART * max(1, own))
+        return bool(_kinds.storage_of(value)[1] >= _SMALL_PART * max(1, own))
 
 
 def is_mixed(path: Sequence[Any]) -> bool:
