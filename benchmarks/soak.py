@@ -30,8 +30,9 @@ import torch
 import memguard
 
 EVALUATE_EVERY, EVALUATIONS = 50, 3
-# Steps from one leak's beginning to the next one's, and how long each is kept.
-LEAK_EVERY, LEAK_STEPS = 1000, 300
+# Steps from one leak's beginning to the next one's, and how long each of the three ways is kept:
+# each for longer than the one before, whose length is no leak any more once it was let go.
+LEAK_EVERY, LEAK_STEPS = 1000, (150, 300, 600)
 MIB = 1024**2
 
 
@@ -50,8 +51,9 @@ class Trainer:
         for step in range(first, last):
             loss = self.train()
             turn, within = divmod(step, LEAK_EVERY)
-            if within >= LEAK_STEPS:
-                if within == LEAK_STEPS:
+            kept_for = LEAK_STEPS[turn % len(LEAK_STEPS)]
+            if within >= kept_for:
+                if within == kept_for:
                     self.let_go()
             elif turn % 3 == 0:
                 self.history.append(loss)

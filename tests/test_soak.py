@@ -20,7 +20,7 @@ def test_a_run_with_leaks_that_come_and_go_gains_nothing(python: Python) -> None
 
     A step of this loop takes half a millisecond while something is under suspicion.
     """
-    done = python(SOAK, "--steps", "6000")
+    done = python(SOAK, "--steps", "6000", "--warm-up", "3000")
     found = json.loads(done.stdout)
 
     assert found["steps"] == 6_000
@@ -28,5 +28,5 @@ def test_a_run_with_leaks_that_come_and_go_gains_nothing(python: Python) -> None
     assert found["after"] == found["before"]
     assert found["failures"] == []
     assert found["told"] >= 3
-    assert len(found["holders"]) >= 2
+    assert len(found["holders"]) >= 2  # of three
     assert (done.returncode, done.stderr) == (0, "")
