@@ -201,7 +201,6 @@ class Cases:
     def _renew(self, leak: Finding, now: int, opinion: Opinion) -> None:
         """Give a leak its new figures without looking into it again."""
         self._graphs.settle(len(opinion.births))
-        self._graphs.note_told(len(opinion.births))
         case = Case("graph", now, opinion.births, opinion.reason)
         self.add(renewed(leak, case, self._figures))
 
@@ -311,7 +310,7 @@ class Cases:
         """
         size, told = _size(finding), self._told_size.get(finding.fingerprint)
         # What has no size at all, such as a habit, is told once.
-        if told is None or size < max(1, 2 * told) or self._is_raised(finding):
+        if told is None or size < max(1, 2 * told) or finding.fingerprint in self.raised:
             return False
         if finding.kind == "cycle" and not self._is_worth_a_word(finding):
             return False
@@ -323,9 +322,6 @@ class Cases:
         device = _device_of(finding) or "cpu"
         retained, max_growth = finding.growth.total.bytes, self._figures.max_growth(device)
         return worth_a_warning(retained, max_growth, self._figures.limit(device))
-
-    def _is_raised(self, finding: Finding) -> bool:
-        return finding.fingerprint in self.raised
 
 
 def _size(finding: Finding) -> float:

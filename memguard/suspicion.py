@@ -51,7 +51,6 @@ class Suspicion:
         "_now",
         "_observed",
         "_patience",
-        "_settled_at",
         "_stirred",
         "_told_until",
         "_track",
@@ -77,7 +76,6 @@ class Suspicion:
         self._now = 0
         self._newest = -1
         self.settled = False
-        self._settled_at = 0
         self._stirred: int | None = None
         self.stirs = False
 
@@ -146,7 +144,7 @@ class Suspicion:
     def _due(self, opinion: Opinion) -> Opinion | None:
         # Where their number is no measure, time decides; so it does for what was told and goes on,
         # as rare looks meet few of its survivors.
-        goes_on = self.settled and opinion.births and opinion.births[-1] >= self._settled_at
+        goes_on = self.settled and opinion.births and opinion.births[-1] >= self._told_until
         countless = len(opinion.births) >= self._many or goes_on
         many = countless and self._now >= self._hold_step
         held = len(opinion.births) < self._hold_until
@@ -162,7 +160,7 @@ class Suspicion:
         """The case is told, or not to be told: no doubt is left until there are twice as many."""
         self.opinion = Opinion("clean", "told")
         self.settled = True
-        self._settled_at = self._now
+        self.note_told(survivors)
         self.hold(survivors, 2 * survivors)
         self._hold_step = 2 * self._now
 

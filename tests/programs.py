@@ -49,6 +49,19 @@ IN_CONTEXT = "the thread's context keeps what is set in it, and the variable"
 COMPILED = "torch.compile keeps the guards of what it compiled, also after a reset"
 TORCHSCRIPT = "TorchScript keeps the constants of what it compiled as long as the process lives"
 
+# A cell of a notebook whose running sum leaks.
+LOOP_CELL = """\
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+total = 0.0
+for turn in range(20):
+    loss = model(torch.randn(2, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    total += loss"""
+
 WATCH = "guard = memguard.watch(model, optimizer)\n"
 
 

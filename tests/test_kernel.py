@@ -7,20 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from programs import LOOP_CELL
 
 pytest.importorskip("ipykernel")
 
-LOOP = """\
-import torch, time
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-total = 0.0
-for turn in range(20):
-    loss = model(torch.randn(2, 4)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    total += loss"""
+LOOP = LOOP_CELL.replace("import torch", "import torch, time", 1)
 CLEAN = LOOP + ".item()"
 WAITS = (
     CLEAN.replace("20", "2000")

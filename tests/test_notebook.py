@@ -6,28 +6,18 @@ import json
 
 import pytest
 from conftest import Python
+from programs import LOOP_CELL
 
 pytest.importorskip("IPython")
 
-LOOP = """\
-import torch
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-total = 0.0
-for _ in range(20):
-    loss = model(torch.randn(2, 4)).pow(2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    total += loss"""
-CLEAN = LOOP + ".item()"
+CLEAN = LOOP_CELL + ".item()"
 
 CELLS = [
     "%load_ext memguard",
     "import sys; assert 'torch' not in sys.modules",
     "%memguard",
     f"%%memguard --window 3\n{CLEAN}",
-    f"%%memguard\n{LOOP}",
+    f"%%memguard\n{LOOP_CELL}",
     "%memguard on --action log",
     CLEAN,
     "%memguard",
