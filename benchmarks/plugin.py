@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import time
 from pathlib import Path
 
 TESTS = 1000
+BARE = ("-p", "no:memguard")
+ASKED = "--memguard"
 SUITE = """
 import pytest
 import torch
@@ -64,8 +67,10 @@ def per_test(heap: int, rounds: int = 2000) -> tuple[float, float]:
 def suite(folder: Path, *words: str) -> float:
     """Seconds that pytest takes for the suite."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    # Compiled once, like anything installed; else each process would compile memguard anew.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
     return time.perf_counter() - began
 
 
@@ -73,7 +78,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heap", type=int, default=500_000, help="objects; 0 leaves this out")
-    parser.add_argument("--rounds", type=int, default=7, help="pairs of suites; 0 leaves them out")
+    parser.add_argument("--rounds", type=int, default=15, help="of suites; 0 leaves them out")
     parser.add_argument("--plugin", default="", help="module to load, where it is not installed")
     wanted = parser.parse_args()
     if wanted.heap:
@@ -87,16 +92,21 @@ def main() -> None:
         folder = Path(name)
         (folder / "test_suite.py").write_text(SUITE.format(tests=TESTS))
         suite(folder)
-        asked, idle = [], []
-        for _ in range(wanted.rounds):
-            bare = suite(folder, "-p", "no:memguard")
-            idle.append(suite(folder, *plugin) / bare)
-            asked.append(suite(folder, *plugin, "--memguard") / bare)
-        print(
-            f"{TESTS:,} trivial tests: {statistics.median(asked):.3f} times with --memguard,",
-            end="",
+        times: dict[tuple[str, ...], list[float]] = {BARE: [], plugin: [], (*plugin, ASKED): []}
+        for round_ in range(wanted.rounds):
+            # Back and forth, so that a machine that slows down favours none of them.
+            for words in list(times)[:: -1 if round_ % 2 else 1]:
+                times[words].append(suite(folder, *words))
+        bare = times[BARE]
+        idle, asked = (
+            statistics.median(
+                mine / theirs for mine, theirs in zip(times[words], bare, strict=True)
+            )
+            for words in (plugin, (*plugin, ASKED))
         )
-        print(f" {statistics.median(idle):.3f} times installed and not asked ({bare:.2f} s bare)")
+        print(f"{TESTS:,} trivial tests: {asked:.3f} times with --memguard,", end="")
+        print(f" {idle:.3f} times installed and not asked", end="")
+        print(f" ({statistics.median(bare):.2f} s bare)")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import gc
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, compress, tee
+from itertools import chain, compress, takewhile, tee
+from operator import is_not
 from typing import Any
 
 
@@ -42,11 +43,11 @@ def objects_of(classes: frozenset[int], generation: int | None = None) -> list[A
 
     Costs about 60 ns an object of the generation, so 60 ms for a heap of a million.
     """
-    found = list(_picked(classes, generation))
+    found = list(_picked(classes, map(gc.get_objects, (generation,))))
     if generation is None and len(found) > 1:
         # The collector hands out the youngest generation first. All are asked for at once, and then
         # told apart: between three questions a collection may move an object past all of them.
-        young = [list(_picked(classes, number)) for number in (0, 1)]
+        young = [list(_picked(classes, map(gc.get_objects, (number,)))) for number in (0, 1)]
         age = {id(item): -number for number, items in enumerate(young) for item in items}
         found.sort(key=lambda item: age.get(id(item), -2))
     return found
@@ -63,8 +64,23 @@ def count_types() -> dict[int, int]:
     return Counter(list(chain.from_iterable(map(partial(map, id), types_of))))
 
 
-def _picked(classes: frozenset[int], generation: int | None) -> Iterator[Any]:
-    lists, same, last = tee(map(gc.get_objects, (generation,)), 3)
+def newest(classes: frozenset[int], mark: object) -> list[Any]:
+    """The objects in the youngest generation that were made after a certain one, the newest first.
+
+    Args:
+        classes: identities of the types, as for `objects_of`.
+        mark: the object to stop at; all of the generation where it is not in it any more.
+
+    Costs some 5 us, and 150 ns for each object that is newer than the mark.
+    """
+    everything = map(gc.get_objects, (0,))
+    until = partial(takewhile, partial(is_not, mark))
+    # Each step drops what it was handed as soon as it has made its own.
+    return list(_picked(classes, map(list, map(until, map(reversed, everything)))))
+
+
+def _picked(classes: frozenset[int], lists: Iterator[list[Any]]) -> Iterator[Any]:
+    lists, same, last = tee(lists, 3)
     types_of = map(partial(map, type), same)
     keys_of = map(partial(map, id), types_of)
     wanted = map(partial(map, classes.__contains__), keys_of)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeVar
 
-from memguard.records import Failure
+from memguard.failures import Failure
 
 _Result = TypeVar("_Result")
 

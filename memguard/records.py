@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from memguard.errors import ReportError
+from memguard.failures import Failure
 from memguard.ledgers import Ledger
 from memguard.plain import from_plain, to_plain
 
@@ -226,15 +227,6 @@ class Suppression:
     used: int
     reason: str = ""
     where: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A part of memguard that failed and was switched off; the job went on."""
-
-    part: str
-    error: str
-    step: int
 
 
 @dataclass(frozen=True, slots=True)

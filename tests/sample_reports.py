@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from memguard.failures import Failure
 from memguard.ledgers import Account, Ledger, Part, Row
 from memguard.records import (
     Amount,
     CodeLine,
-    Failure,
     Finding,
     Forecast,
     Growth,

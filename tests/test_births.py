@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from memguard._heap import objects_of
 from memguard.judge.repeats import grows
 from memguard.sensors.births import MOST_CARRIERS, Births, alive
+from memguard.testing.runs import Runs
 
 
 @pytest.fixture
@@ -87,6 +89,47 @@ def test_what_is_born_in_a_pause_is_older(births: Births) -> None:
 
     assert [id(item) for item in alive(marks)] == [id(mine)]
     assert {id(theirs), id(more)} <= {id(item) for item in births.elders()}
+
+
+def test_what_is_born_is_no_elder_though_those_are_looked_for_after_it(births: Births) -> None:
+    """Neither what counts yet nor what a collection has moved on."""
+    before = torch.ones(2)
+    births.begin()
+    first = torch.ones(2)
+    gc.collect()
+    second = torch.ones(2)
+    births.end()
+    elders = {id(item) for item in births.elders()}
+
+    assert id(before) in elders
+    assert not elders & {id(first), id(second)}
+
+
+def test_the_heap_is_gone_through_once_and_only_for_what_leaves_something(
+    births: Births, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suite of small tests never pays for it."""
+    passes: list[frozenset[int]] = []
+
+    def counted(classes: frozenset[int]) -> list[object]:
+        passes.append(classes)
+        return objects_of(classes)
+
+    monkeypatch.setattr("memguard.sensors.births.objects_of", counted)
+    runs = Runs(births)
+    for _ in range(3):
+        runs.begin()
+        torch.ones(2)
+        assert not runs.end()
+    assert not passes
+
+    weight = torch.ones(2, requires_grad=True)
+    kept = []
+    for _ in range(3):
+        runs.begin()
+        kept.append((weight * 2).sum())
+        assert runs.end()
+    assert len(passes) == 1
 
 
 def test_the_newest_elders_are_asked_for_a_graph_given_in_place(births: Births) -> None:

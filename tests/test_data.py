@@ -18,7 +18,7 @@ import sample_reports
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memguard import ledgers, records
+from memguard import failures, ledgers, records
 from memguard.errors import ReportError
 from memguard.records import Amount, Growth, Report
 from memguard.report import data, page, text
@@ -104,7 +104,7 @@ def test_fields_stay_in_order() -> None:
         (records.Amount, "amount"),
         (records.Forecast, "forecast"),
         (records.CodeLine, "code_line"),
-        (records.Failure, "failure"),
+        (failures.Failure, "failure"),
         (ledgers.Ledger, "ledger"),
         (ledgers.Account, "account"),
         (ledgers.Row, "row"),

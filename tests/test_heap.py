@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from memguard._heap import family, objects_of
+from memguard._heap import family, newest, objects_of
 
 
 class Wanted:
@@ -52,6 +52,21 @@ def test_objects_come_in_order_of_birth(generation: int | None) -> None:
     assert other is not None
 
 
+def test_the_newest_are_those_made_after_a_mark() -> None:
+    """The newest first; all that is young once a collection has moved the mark on."""
+    classes = family(Wanted)
+    gc.collect()
+    older, mark = Wanted(), [1]
+    younger = [Wanted(), Special()]
+    other = Difficult()
+    assert list(map(id, newest(classes, mark))) == [id(younger[1]), id(younger[0])]
+    assert list(map(id, newest(family(Special), mark))) == [id(younger[1])]
+    gc.collect(0)
+    last = Wanted()
+    assert list(map(id, newest(classes, mark))) == [id(last)]
+    assert older is not other
+
+
 def test_subclasses_are_found_all_the_way_down() -> None:
     """Subclasses are part of the family, others are not; no metaclass is asked anything."""
     assert family(Wanted) == {id(Wanted), id(Special)}
@@ -60,8 +75,11 @@ def test_subclasses_are_found_all_the_way_down() -> None:
 
 def test_nothing_stays_held() -> None:
     """Other objects have as many references afterwards as before."""
+    mark = Wanted()
     other = (Wanted(), [1])
     before = sys.getrefcount(other)
+    newest(family(Special), mark)
+    newest(family(Special), other)
     objects_of(family(Special), 0)
     objects_of(family(Special))
     assert sys.getrefcount(other) == before
@@ -90,6 +108,8 @@ def test_other_threads_can_finish_their_tuples() -> None:
     end = time.monotonic() + 2.0
     while time.monotonic() < end:
         objects_of(classes, 0)
+        newest(classes, done)
+        newest(classes, None)
         objects_of(classes)
         sum(range(500))
     done.set()

@@ -15,12 +15,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memguard.errors import LeakError
+from memguard.failures import Failure
 from memguard.judge.levers import advise
 from memguard.ledgers import ROW_NAMES, Account, Ledger, Part, Row
 from memguard.records import (
     Amount,
     CodeLine,
-    Failure,
     Finding,
     Forecast,
     Growth,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from memguard import _kinds
-from memguard._heap import family, objects_of
+from memguard._heap import family, newest, objects_of
 from memguard.sensors.marks import Mark
 
 # Objects of ours that a look makes at the most before it is over.
@@ -55,6 +55,7 @@ class Births:
         "_collecting",
         "_elders",
         "_end_of_look",
+        "_ended",
         "_installed",
         "_key",
         "_looking",
@@ -64,6 +65,7 @@ class Births:
         "_nodes",
         "_open",
         "_paused",
+        "_surveyed",
         "since",
     )
 
@@ -73,6 +75,7 @@ class Births:
         self._elders: set[Mark] = set()
         self._begun = self._end_of_look = _EndOfLook()
         self._marks: set[Mark] = set()
+        self._ended: set[Mark] = set()
         self._nodes: set[Mark] = set()
         self._key = object()  # two sensors may be at work, each with its own canaries
         self.since = 0
@@ -80,17 +83,11 @@ class Births:
         self._paused = 0
         self._metaclasses: frozenset[int] = frozenset()
         self._node_classes: frozenset[int] = frozenset()
-        self._installed = self._looking = self._collecting = False
+        self._installed = self._looking = self._collecting = self._surveyed = False
 
     def install(self) -> None:
-        """Start listening to the collector; what exists now is older than any birth.
-
-        Costs one pass over the heap (60 ms for a million objects) where torch is loaded.
-        """
+        """Start listening to the collector; what exists now is older than any birth."""
         self._refresh()
-        if self._classes:
-            for item in objects_of(self._classes - self._metaclasses - self._node_classes):
-                self._add_elder(item)
         self._end_of_look = _EndOfLook()
         gc.callbacks.append(self._on_collection)
         self._installed = True
@@ -101,6 +98,7 @@ class Births:
             gc.callbacks.remove(self._on_collection)
             self._installed = False
         self._marks = set()
+        self._ended = set()
         self._nodes = set()
         self._elders.clear()
         self._carriers.clear()
@@ -109,6 +107,7 @@ class Births:
         """What is born from now on counts; looked at no sooner than at the next look."""
         self._begun = _EndOfLook()
         self._marks = set()
+        self._ended = set()
         self._nodes = set()
         self.since = _next_number()
         self._paused = 0
@@ -121,8 +120,8 @@ class Births:
         """
         self._look()
         self._open = False
-        marks, self._marks = self._marks, set()
-        return marks
+        self._ended, self._marks = self._marks, set()
+        return self._ended
 
     def nodes(self) -> set[Mark]:
         """Canaries in the nodes made between `begin` and `end` that Python code had in hand.
@@ -158,13 +157,32 @@ class Births:
         """The canary in a node, which is put there where it has none."""
         return cast("Canary", _metadata(node).setdefault(self._key, Canary()))
 
+    def made_nodes(self) -> bool:
+        """Whether this thread has made an autograd node that counts."""
+        return _next_number() != self.since
+
     def elders(self) -> list[Any]:
-        """Objects that count for no birth and are still alive."""
+        """Objects that count for no birth and are still alive.
+
+        Costs one pass over the heap (60 ms for a million objects) when first asked.
+        """
+        self._survey()
         return alive(self._elders)
 
     def carriers(self) -> list[Any]:
-        """Tensors among the elders that may be given a graph in place."""
+        """Tensors among the elders that may be given a graph in place; costs as `elders`."""
+        self._survey()
         return alive(self._carriers)
+
+    def _survey(self) -> None:
+        """Get to know what was there before anybody asked, once: many a suite never does."""
+        if self._surveyed or not self._classes:
+            return
+        born = set(map(id, (*alive(self._marks), *alive(self._ended))))
+        self._surveyed = True
+        for item in objects_of(self._classes - self._metaclasses - self._node_classes):
+            if id(item) not in born:
+                self._add_elder(item)
 
     def _refresh(self) -> None:
         """The classes to look for; asking takes half a millisecond, as torch alone has hundreds."""
@@ -227,13 +245,8 @@ class Births:
 
     def _new(self) -> list[Any]:
         """What was born since the last look, the newest first, and classes that were made."""
-        found = []
-        for item in reversed(objects_of(self._classes, generation=0)):
-            if item is self._end_of_look:
-                break
-            if type(item) is not _EndOfLook or item is self._begun:
-                found.append(item)
-        return found
+        found = newest(self._classes, self._end_of_look)
+        return [item for item in found if type(item) is not _EndOfLook or item is self._begun]
 
     def _mark_node(self, node: Any) -> None:
         # A node of before, looked at now, is none of these; nor is one met at an earlier look.
@@ -246,7 +259,8 @@ class Births:
             self._nodes.add(Mark(canary, self._nodes.discard))
 
     def _add_elder(self, item: Any) -> None:
-        if type(item) is _EndOfLook or len(self._elders) >= MOST_ELDERS:
+        # Those of before the survey are met there.
+        if type(item) is _EndOfLook or not self._surveyed or len(self._elders) >= MOST_ELDERS:
             return
         self._elders.add(Mark(item, self._elders.discard))
         plain = _kinds.is_tensor_type(type(item)) and not _kinds.is_parameter(item)

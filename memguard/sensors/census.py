@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
-from memguard._heap import family, objects_of
+from memguard._heap import family, newest
 from memguard.parts import is_the_users
 from memguard.sensors.marks import Cohorts
 
@@ -127,12 +127,8 @@ class Census:
 
     def _new_tensors(self) -> list[Any]:
         """Tensors born since the last look ended: the collector keeps objects in order of birth."""
-        found = []
-        for item in reversed(objects_of(self._types, generation=0)):
-            if item is self._end_of_look:
-                break
-            if type(item) is not _EndOfLook:
-                found.append(item)
+        young = newest(self._types, self._end_of_look)
+        found = [item for item in young if type(item) is not _EndOfLook]
         # The youngest object now. Once a collection has moved it on it is not met any more, and
         # all that is young then is new.
         self._end_of_look = _EndOfLook()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Generator
@@ -16,10 +17,10 @@ from memguard.sensors.births import Births
 from memguard.testing import options, phases
 from memguard.testing.options import EXPECTED, Wanted
 from memguard.testing.runs import Runs
-from memguard.triage import Triage
 
 if TYPE_CHECKING:
     from memguard.records import Finding
+    from memguard.triage import Triage
 
 
 class Leaked(Exception):
@@ -82,7 +83,7 @@ class Checker:
         self.repeat = options.whole(repeat, "--memguard-repeat", 1)
         self.file = get("memguard_report") or ini("memguard_report")
         ignored = [*(get("memguard_ignore") or ()), *ini("memguard_ignore")]
-        self.triage = Triage(options.patterns(ignored))
+        self._ignored = options.patterns(ignored)
         self.rows: list[dict[str, Any]] = []
         self.texts: list[str] = []
         self.failures: dict[str, None] = {}
@@ -158,8 +159,10 @@ class Checker:
             report.longrepr = phases.as_failure(item, text)
             told = "mended" if isinstance(call.excinfo.value, Mended) else "leaked"
             report.memguard = told  # type: ignore[attr-defined]
-        failed = [f"{one.part} failed: {one.error}" for one in self._parts.failures.values()]
-        report.memguard_failed = failed  # type: ignore[attr-defined]
+        failures = self._parts.failures
+        if failures:
+            failed = [f"{one.part} failed: {one.error}" for one in failures.values()]
+            report.memguard_failed = failed  # type: ignore[attr-defined]
         if check is None or check.again:
             return report
         check.passed = check.passed and report.passed and not hasattr(report, "wasxfail")
@@ -172,10 +175,12 @@ class Checker:
     def _put_into(self, report: Any, item: pytest.Item, check: _Check) -> None:
         if check.passed:
             report.memguard = check.told
-        report.memguard_judged = check.seconds if check.ruled else None
-        report.memguard_row = check.row
-        report.memguard_text = check.text
+        if check.ruled:
+            report.memguard_judged = check.seconds
+        # Most tests leave nothing, and what each report holds is kept until the session ends.
         if check.row is not None:
+            report.memguard_row = check.row
+            report.memguard_text = check.text
             for name in ("outcome", "kind", "survivors", "bytes", "holder"):
                 report.user_properties.append((f"memguard_{name}", check.row[name]))
         del item.stash[_CHECK]
@@ -271,11 +276,17 @@ class Checker:
             except LeakWarning:  # filters turn warnings into errors
                 raise Leaked(check.text) from None
 
+    @functools.cached_property
+    def _triage(self) -> Triage:
+        from memguard.triage import Triage  # takes 15 ms with all that a finding is made of
+
+        return Triage(self._ignored)
+
     def _outcome(self, plan: Wanted, finding: Finding, bound: int | None) -> str:
         total = finding.growth.total
         if plan.leaky is not None:
             return "known"
-        sorted_out = self.triage.sort(finding)
+        sorted_out = self._triage.sort(finding)
         if sorted_out is None:
             return "ignored"
         if sorted_out.known is not None:
@@ -319,7 +330,7 @@ class Checker:
             return
         self.judged += 1
         self.seconds += report.memguard_judged
-        if report.memguard_row is not None:
+        if hasattr(report, "memguard_row"):
             row = {**report.memguard_row, "seconds": round(report.memguard_judged, 6)}
             self.rows.append(row)
             if not report.failed:

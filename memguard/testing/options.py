@@ -24,6 +24,7 @@ Action = Literal["fail", "warn", "report"]
 ACTIONS = ("fail", "warn", "report")
 OFF = ("", "off", "0", "false", "no")
 CHECKING_MARKERS = ("memguard", "no_leak")
+LEAKY_MARKER = "leaky"
 MARKERS = (
     "memguard(repeat=2, allow=(), max_growth=0, window=0, filter=None, action='fail'): check that "
     "this test leaves no tensor, graph, module or optimizer behind, whatever the command line says",
@@ -110,17 +111,21 @@ def wanted(item: pytest.Item, action: Action | None, repeat: int) -> Wanted | No
     Raises:
         WrongOption: a marker has a value that cannot be read.
     """
+    # Walked through once, since most tests have none of them.
+    ours = [mark for mark in item.iter_markers() if mark.name in (*CHECKING_MARKERS, LEAKY_MARKER)]
+    if not ours:
+        return Wanted(action, repeat) if action is not None else None
     found = action
     plan = Wanted(repeat=repeat)
     for name in CHECKING_MARKERS:
         # The outermost first, so that the mark on the test itself has the last word.
-        for mark in reversed(list(item.iter_markers(name))):
+        for mark in reversed([mark for mark in ours if mark.name == name]):
             found = found or "fail"
             plan, said = tuned(plan, mark.args, mark.kwargs)
             found = said or found
     if found is None:
         return None
-    leaky = item.get_closest_marker("leaky")
+    leaky = next((mark for mark in ours if mark.name == LEAKY_MARKER), None)
     if leaky is not None:
         reason = leaky.kwargs.get("reason", leaky.args[0] if leaky.args else "")
         plan = replace(plan, leaky=str(reason))
