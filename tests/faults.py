@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+from memguard._heap import newest
 
 
 @dataclass(frozen=True)
@@ -242,3 +245,17 @@ def cells() -> list[Any]:
             pytest.param(spot, kind, when, id=f"{spot}-{kind}-{when}") for kind, when in chosen
         ]
     return found
+
+
+def collecting(before: bool) -> Callable[[frozenset[int], object], list[Any]]:
+    """`newest`, with a collection of what is young right before or after it."""
+
+    def look(classes: frozenset[int], mark: object) -> list[Any]:
+        if before:
+            gc.collect(0)
+        found = newest(classes, mark)
+        if not before:
+            gc.collect(0)
+        return found
+
+    return look

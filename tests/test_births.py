@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from faults import collecting
 
 from memguard._heap import objects_of
 from memguard.judge.repeats import grows
@@ -143,6 +144,23 @@ def test_the_newest_elders_are_asked_for_a_graph_given_in_place(births: Births) 
     assert any(tensor is total for tensor in carriers)
     assert len(carriers) <= MOST_CARRIERS
     assert len(crowd) > MOST_CARRIERS
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_collection_in_the_midst_of_a_look_hides_nothing(
+    births: Births, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """A look makes objects, too; its own may set it off, and any other thread's."""
+    monkeypatch.setattr("memguard.sensors.births.newest", collecting(before))
+    births.begin()
+
+    class Small(torch.nn.Module):
+        pass
+
+    kept = [Small(), torch.ones(2)]
+    marks = births.end()
+
+    assert sorted(map(id, alive(marks))) == sorted(map(id, kept))
 
 
 def test_nothing_is_held(births: Births) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import collecting
 from torch import nn
 
 from memguard.clock.beats import Clock
@@ -212,6 +213,19 @@ def test_the_census_misses_none_in_a_thousand(census: Census) -> None:
         census.look(step)
     met = sum(len(census.plain.living(step)) for step in range(50))
     assert met == len(kept)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_collection_in_the_midst_of_a_census_hides_nothing(
+    census: Census, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """A look makes objects, too; its own may set it off, and any other thread's."""
+    monkeypatch.setattr("memguard.sensors.census.newest", collecting(before))
+    census.begin(3)
+    kept = [torch.ones(2) for _ in range(3)]
+    census.look(3)
+
+    assert sorted(map(id, census.plain.living(3))) == sorted(map(id, kept))
 
 
 def test_the_census_holds_nothing(census: Census) -> None:

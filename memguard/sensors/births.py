@@ -12,11 +12,8 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from memguard import _kinds
-from memguard._heap import family, newest, objects_of
+from memguard._heap import family, is_collection_near, newest, objects_of
 from memguard.sensors.marks import Mark
-
-# Objects of ours that a look makes at the most before it is over.
-OWN_OBJECTS = 32
 
 # Objects from before that are remembered, and the tensors among them (parameters left out) that are
 # asked whether they have been given a new graph in place, at 0.2 µs each.
@@ -58,7 +55,7 @@ class Births:
         "_ended",
         "_installed",
         "_key",
-        "_looking",
+        "_looks",
         "_marks",
         "_metaclasses",
         "_node_classes",
@@ -83,7 +80,8 @@ class Births:
         self._paused = 0
         self._metaclasses: frozenset[int] = frozenset()
         self._node_classes: frozenset[int] = frozenset()
-        self._installed = self._looking = self._collecting = self._surveyed = False
+        self._installed = self._collecting = self._surveyed = False
+        self._looks = 0
 
     def install(self) -> None:
         """Start listening to the collector; what exists now is older than any birth."""
@@ -196,43 +194,38 @@ class Births:
             self._classes = kinds | self._metaclasses | self._node_classes
 
     def _look(self) -> None:
-        # A collection in the midst would run finalizers while everything young is held. It need
-        # not be waited for: an own collection of the youngest is what Python was about to do.
-        if self._is_collection_near():
+        # A collection that is near need not be waited for: an own one of the youngest is what
+        # Python was about to do, and its start is a look.
+        if not self._collecting and is_collection_near():
             gc.collect(0)
-            return
-        self._looking = True
-        try:
+        else:
             self._meet()
-        finally:
-            self._looking = False
-
-    def _is_collection_near(self) -> bool:
-        return (
-            not self._collecting
-            and gc.isenabled()
-            and gc.get_count()[0] + OWN_OBJECTS >= gc.get_threshold()[0] > 0
-        )
 
     def _meet(self) -> None:
         if not self._classes:
             self._refresh()
             if not self._classes:
                 return
-        found = self._new()
+        looks = self._looks
+        found = newest(self._classes, self._end_of_look)
         # A class is an object like any other: a new one may be a kind of module.
         if any(id(type(item)) in self._metaclasses for item in found):
             found.clear()
             self._refresh()
-            found = self._new()
+            found = newest(self._classes, self._end_of_look)
+        end = _EndOfLook()
+        if self._looks != looks:  # a collection began meanwhile, and its start has met everything
+            found.clear()
+            return
+        self._looks += 1
+        self._end_of_look = end
         counts = self._open and not self._paused
         for item in found:
             if item is self._begun:
                 counts = False
-            elif id(type(item)) not in self._metaclasses:
+            elif id(type(item)) not in self._metaclasses and type(item) is not _EndOfLook:
                 self._note(item, counts)
         found.clear()
-        self._end_of_look = _EndOfLook()
 
     def _note(self, item: Any, counts: bool) -> None:
         if id(type(item)) in self._node_classes:
@@ -242,11 +235,6 @@ class Births:
             self._marks.add(Mark(item, self._marks.discard))
         else:
             self._add_elder(item)
-
-    def _new(self) -> list[Any]:
-        """What was born since the last look, the newest first, and classes that were made."""
-        found = newest(self._classes, self._end_of_look)
-        return [item for item in found if type(item) is not _EndOfLook or item is self._begun]
 
     def _mark_node(self, node: Any) -> None:
         # A node of before, looked at now, is none of these; nor is one met at an earlier look.
@@ -260,7 +248,7 @@ class Births:
 
     def _add_elder(self, item: Any) -> None:
         # Those of before the survey are met there.
-        if type(item) is _EndOfLook or not self._surveyed or len(self._elders) >= MOST_ELDERS:
+        if not self._surveyed or type(item) is _EndOfLook or len(self._elders) >= MOST_ELDERS:
             return
         self._elders.add(Mark(item, self._elders.discard))
         plain = _kinds.is_tensor_type(type(item)) and not _kinds.is_parameter(item)
@@ -274,7 +262,7 @@ class Births:
         try:
             if phase != "start":
                 self._collecting = False
-            elif not self._looking:
+            else:
                 self._collecting = True
                 self._meet()
         except Exception:

@@ -14,16 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 from memguard import _torch
-from memguard._heap import family, newest
+from memguard._heap import family, is_collection_near, newest
 from memguard.parts import is_the_users
 from memguard.sensors.marks import Cohorts
 
 # With automatic collection off the youngest generation is all that was made since; beyond this
 # many objects it is looked at only as often as the budget allows (about 60 ns an object).
 NANOSECONDS_PER_OBJECT = 60
-
-# Objects of ours that a look makes at the most before it is over.
-OWN_OBJECTS = 32
 
 # Attached tensors remembered until the next step's end; a loop that has ended must not gather them.
 MAX_FRESH = 256
@@ -52,7 +49,6 @@ class Census:
         "_failure",
         "_fresh",
         "_installed",
-        "_looking",
         "_looks",
         "_may_look",
         "_pass_over",
@@ -71,7 +67,6 @@ class Census:
         self._fresh: deque[weakref.ref[Any]] = deque(maxlen=MAX_FRESH)
         self._step = 0
         self._installed = False
-        self._looking = False
         # Whether the next look must pass over what it meets: the last that should was put off.
         self._pass_over = False
         self._looks = 0
@@ -108,48 +103,33 @@ class Census:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if self._is_collection_near():
-            self._pass_over = self._pass_over or not judged
+        self._pass_over = self._pass_over or not judged
+        # Nothing is lost by waiting: the collection's own start is a look, in which no other can
+        # begin.
+        if not self._collecting and is_collection_near():
             return False
-        judged, self._pass_over = judged and not self._pass_over, False
         self._looks += 1
-        if self._looks % REFRESH_TYPES == 1:
+        looks = self._looks
+        if looks % REFRESH_TYPES == 1:
             self._types = family(_torch.Tensor, _EndOfLook)
-        # Our own lists may set off a collection, which must not look again in the midst of this.
-        self._looking = True
-        try:
-            young = self._new_tensors()
-        finally:
-            self._looking = False
-        if judged:
-            self._meet(young, step)
-        return True
-
-    def _new_tensors(self) -> list[Any]:
-        """Tensors born since the last look ended: the collector keeps objects in order of birth."""
-        young = newest(self._types, self._end_of_look)
-        found = [item for item in young if type(item) is not _EndOfLook]
+        found = newest(self._types, self._end_of_look)
         # The youngest object now. Once a collection has moved it on it is not met any more, and
         # all that is young then is new.
-        self._end_of_look = _EndOfLook()
-        return found
-
-    def _is_collection_near(self) -> bool:
-        """Whether our own few objects might set off a collection in the midst of a look.
-
-        Finalizers would run then while everything young is held (see `_heap`). Nothing is lost:
-        the collection's own start is a look, in which no other can begin.
-        """
-        return (
-            not self._collecting
-            and gc.isenabled()
-            and gc.get_count()[0] + OWN_OBJECTS >= gc.get_threshold()[0] > 0
-        )
+        end = _EndOfLook()
+        if self._looks != looks:  # a collection began meanwhile, and its start was a look
+            return True
+        self._end_of_look = end
+        passed_over, self._pass_over = self._pass_over, False
+        if not passed_over:
+            self._meet(found, step)
+        return True
 
     def _meet(self, tensors: list[Any], step: int) -> None:
         plain = self.plain
         with _torch.without_overrides():
             for tensor in tensors:
+                if type(tensor) is _EndOfLook:
+                    continue
                 if _torch.is_attached(tensor):
                     self._fresh.append(weakref.ref(tensor))
                 elif plain.admits(step):
@@ -170,7 +150,7 @@ class Census:
         try:
             if phase == "start":
                 self._collecting = True
-                if not self._looking and self._may_look():
+                if self._may_look():
                     self.look(self._step)
             else:
                 self._collecting = False
