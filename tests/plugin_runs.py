@@ -24,6 +24,8 @@ KEPT = []
 def test_leak():
     KEPT.append(torch.ones(3, requires_grad=True).sum())
 """
+# Plugins that are there for the tests that name them alone.
+OTHERS = ("asyncio", "hypothesispytest", "rerunfailures")
 OWN_LEAK = "import pytest\n" + LEAK
 
 
@@ -31,7 +33,13 @@ class Run(Protocol):
     """Runs pytest on a test file under the plugin."""
 
     def __call__(
-        self, source: str, *words: str, ini: str = "", apart: bool = False, conftest: str = ""
+        self,
+        source: str,
+        *words: str,
+        ini: str = "",
+        apart: bool = False,
+        conftest: str = "",
+        beside: str = "",
     ) -> pytest.RunResult: ...
 
 
@@ -42,14 +50,21 @@ def runner(pytester: pytest.Pytester) -> Run:
     """
 
     def run(
-        source: str, *words: str, ini: str = "", apart: bool = False, conftest: str = ""
+        source: str,
+        *words: str,
+        ini: str = "",
+        apart: bool = False,
+        conftest: str = "",
+        beside: str = "",
     ) -> pytest.RunResult:
         pytester.makeini(f"[pytest]\naddopts = -p no:cacheprovider\n{ini}\n")
         if conftest:
             pytester.makeconftest(textwrap.dedent(conftest))
         path = pytester.path / "test_run.py"
         path.write_text(textwrap.dedent(source), encoding="utf-8")
-        plugin = ("-p", "no:memguard", "-p", "memguard.testing.plugin", "-p", "no:hypothesispytest")
+        plugin = ("-p", "no:memguard", "-p", "memguard.testing.plugin")
+        for other in OTHERS:
+            plugin += () if other == beside else ("-p", f"no:{other}")
         plugin += ("-W", "ignore::pytest.PytestAssertRewriteWarning")
         if apart:
             return pytester.runpytest_subprocess(*plugin, *words)

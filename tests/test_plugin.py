@@ -640,11 +640,11 @@ def test_flaky_tests_are_run_again_by_their_plugin(run: Run) -> None:
         def test_leaks():
             KEPT.append(torch.ones(2))
     """
-    result = run(source, "--memguard", "--reruns", "1", apart=True)
+    result = run(source, "--memguard", "--reruns", "1", apart=True, beside="rerunfailures")
 
-    outcomes = result.parseoutcomes()
-    assert outcomes["passed"] == 1
-    assert outcomes["failed"] == 1
+    # A leak is a failure as any other, and so run again.
+    assert result.parseoutcomes() == {"passed": 1, "failed": 1, "rerun": 2}
+    result.stdout.fnmatch_lines(["test_run.py R.RL*", "2 tests judged, 1 leaked"])
 
 
 @pytest.mark.parametrize("name", ["asyncio", "anyio"])
@@ -663,7 +663,7 @@ def test_coroutines_are_judged(run: Run, name: str) -> None:
         async def test_healthy(anyio_backend):
             torch.ones(2)
     """
-    result = run(source, "--memguard", apart=True)
+    result = run(source, "--memguard", apart=True, beside=name)
 
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["*KEPT.append(torch.ones(2))*"])

@@ -595,7 +595,7 @@ def test_it():
     with FakeTensorMode():
         KEPT.append(torch.ones(3))
 """
-    result = run(BEGIN + source, "--memguard", "-v")
+    result = run(BEGIN + source, "--memguard", "-v", apart=True)
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["* judged, none leaked"])
