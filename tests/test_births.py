@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -131,6 +132,28 @@ def test_the_heap_is_gone_through_once_and_only_for_what_leaves_something(
         kept.append((weight * 2).sum())
         assert runs.end()
     assert len(passes) == 1
+
+
+def test_a_graph_that_another_thread_gave_an_older_tensor_is_met(births: Births) -> None:
+    """Though the thread of the test has made none, and nothing that was made is alive."""
+    weight = torch.ones(2, requires_grad=True)
+    total = torch.zeros(())
+    runs = Runs(births)
+
+    def apart(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def judged() -> None:  # in a thread, too, since each numbers its nodes from nought
+        runs.begin()
+        apart(lambda: total.add_((weight * 2).sum()))
+        left.append(runs.end())
+
+    left: list[bool] = []
+    apart(judged)
+
+    assert left == [True]
 
 
 def test_the_newest_elders_are_asked_for_a_graph_given_in_place(births: Births) -> None:

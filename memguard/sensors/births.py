@@ -8,6 +8,7 @@ generation only, so a heap of a million objects costs no more than an empty one.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -22,6 +23,10 @@ MOST_CARRIERS = 1000
 
 # Autograd nodes in Python's hands that are watched between `begin` and `end`.
 MOST_NODES = 256
+
+
+# Nanoseconds of processor in other threads that are taken for work; starting one takes more.
+BUSY = 20_000
 
 
 class _EndOfLook:
@@ -51,6 +56,7 @@ class Births:
         "_classes",
         "_collecting",
         "_elders",
+        "_elsewhere",
         "_end_of_look",
         "_ended",
         "_installed",
@@ -76,6 +82,7 @@ class Births:
         self._nodes: set[Mark] = set()
         self._key = object()  # two sensors may be at work, each with its own canaries
         self.since = 0
+        self._elsewhere = 0
         self._open = False
         self._paused = 0
         self._metaclasses: frozenset[int] = frozenset()
@@ -108,6 +115,7 @@ class Births:
         self._ended = set()
         self._nodes = set()
         self.since = _next_number()
+        self._elsewhere = _time_elsewhere()
         self._paused = 0
         self._open = True
 
@@ -155,9 +163,9 @@ class Births:
         """The canary in a node, which is put there where it has none."""
         return cast("Canary", _metadata(node).setdefault(self._key, Canary()))
 
-    def made_nodes(self) -> bool:
-        """Whether this thread has made an autograd node that counts."""
-        return _next_number() != self.since
+    def may_have_nodes(self) -> bool:
+        """Whether an autograd node that counts may have been made, by this thread or another."""
+        return _next_number() != self.since or _time_elsewhere() - self._elsewhere > BUSY
 
     def elders(self) -> list[Any]:
         """Objects that count for no birth and are still alive.
@@ -217,7 +225,6 @@ class Births:
         if self._looks != looks:  # a collection began meanwhile, and its start has met everything
             found.clear()
             return
-        self._looks += 1
         self._end_of_look = end
         counts = self._open and not self._paused
         for item in found:
@@ -226,6 +233,7 @@ class Births:
             elif id(type(item)) not in self._metaclasses and type(item) is not _EndOfLook:
                 self._note(item, counts)
         found.clear()
+        self._looks += 1  # not sooner: another thread's look would take ours for done
 
     def _note(self, item: Any, counts: bool) -> None:
         if id(type(item)) in self._node_classes:
@@ -278,6 +286,11 @@ def alive(marks: Iterable[Mark]) -> list[Any]:
 def _next_number() -> int:
     door = _kinds.torch_door()
     return door.sequence_number() if door is not None else 0
+
+
+def _time_elsewhere() -> int:
+    """Nanoseconds of processor that other threads have had: each numbers its nodes by itself."""
+    return time.process_time_ns() - time.thread_time_ns()
 
 
 def _number(node: Any) -> int | None:

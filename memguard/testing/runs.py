@@ -130,7 +130,7 @@ class Runs:
         """Tensors from before the run that hang on a graph which it made."""
         found: set[Mark] = set()
         door = _kinds.torch_door()
-        if door is None or not self._births.made_nodes():
+        if door is None or not self._births.may_have_nodes():
             return found
         with _kinds.without_overrides():
             for tensor in self._births.carriers():
