@@ -91,7 +91,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_suite.py").write_text(SUITE.format(tests=TESTS))
-        suite(folder)
+        suite(folder, *plugin, ASKED)
         times: dict[tuple[str, ...], list[float]] = {BARE: [], plugin: [], (*plugin, ASKED): []}
         for round_ in range(wanted.rounds):
             # Back and forth, so that a machine that slows down favours none of them.

@@ -107,10 +107,10 @@ def test_what_is_born_is_no_elder_though_those_are_looked_for_after_it(births: B
     assert not elders & {id(first), id(second)}
 
 
-def test_the_heap_is_gone_through_once_and_only_for_what_leaves_something(
+def test_the_heap_is_gone_through_once_and_only_for_graphs_and_survivors(
     births: Births, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A suite of small tests never pays for it."""
+    """A suite that makes neither never pays for it."""
     passes: list[frozenset[int]] = []
 
     def counted(classes: frozenset[int]) -> list[object]:
@@ -132,6 +132,47 @@ def test_the_heap_is_gone_through_once_and_only_for_what_leaves_something(
         kept.append((weight * 2).sum())
         assert runs.end()
     assert len(passes) == 1
+
+
+@pytest.mark.parametrize("is_judged", [False, True])
+@pytest.mark.parametrize("is_surveyed", [False, True])
+def test_what_one_run_has_left_may_be_given_graphs_by_the_next(
+    births: Births, is_surveyed: bool, is_judged: bool
+) -> None:
+    """Whether or not the run was judged, and whatever has run before it."""
+    weight = torch.ones(2, requires_grad=True)
+    if is_surveyed:
+        births.elders()
+    runs = Runs(births)
+    runs.begin()
+    total = torch.zeros(())
+    assert runs.end() if is_judged else not runs.abandon()
+    runs.begin()
+    total += (weight * 2).sum()
+
+    assert runs.end()
+
+
+def test_tensors_beyond_the_elders_may_be_given_graphs(
+    births: Births, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many older objects there are."""
+    monkeypatch.setattr("memguard.sensors.births.MOST_ELDERS", 3)
+    total = torch.zeros(())
+
+    assert any(tensor is total for tensor in births.carriers())
+
+
+def test_a_look_that_fails_in_the_collector_is_told_by_the_next(births: Births) -> None:
+    """Nothing may be raised there, and what was moved on is lost."""
+    births.begin()
+    births._metaclasses = None  # type: ignore[assignment]  # of this one alone: another judges us
+    kept = torch.ones(2)
+    gc.collect()
+
+    with pytest.raises(TypeError, match="NoneType"):
+        births.end()
+    assert kept.sum() == 2
 
 
 def test_a_graph_that_another_thread_gave_an_older_tensor_is_met(births: Births) -> None:

@@ -271,6 +271,13 @@ def test_a_marker_tunes_its_test(run: Run, values: str, failed: int) -> None:
     run(source, "--memguard").assert_outcomes(failed=failed, passed=1 - failed)
 
 
+def test_commas_part_patterns_to_ignore(run: Run) -> None:
+    """As on memguard's own command line."""
+    result = run(OWN_LEAK, "--memguard", "--memguard-ignore", "holder:OTHER,holder:KEPT")
+
+    result.assert_outcomes(passed=1)
+
+
 def test_a_window_lets_the_youngest_run_have_survivors(run: Run) -> None:
     """What is gone a run later is none with `window=1`."""
     source = """
@@ -285,13 +292,28 @@ def test_a_window_lets_the_youngest_run_have_survivors(run: Run) -> None:
     run(source.format(repeat=1, window=1)).assert_outcomes(passed=1)
 
 
+HOSTILE = "class Hostile:\n    def __repr__(self): raise ValueError\n"
+
+
 @pytest.mark.parametrize(
     "values",
-    ["repeat=0", "window=-1", "allow='colour'", "max_growth='much'", "filter=3", "colour=1", "3"],
+    [
+        *(
+            "repeat=0",
+            "window=-1",
+            "allow='colour'",
+            "max_growth='much'",
+            "filter=3",
+            "colour=1",
+            "3",
+        ),
+        *("allow=None", "allow=5", "max_growth=-1"),
+        *(f"{name}=Hostile()" for name in ("repeat", "allow", "max_growth", "filter", "action")),
+    ],
 )
 def test_a_wrong_marker_stops_collection(run: Run, values: str) -> None:
     """It says which value, and what is accepted."""
-    source = OWN_LEAK.replace("def test", f"@pytest.mark.memguard({values})\ndef test", 1)
+    source = OWN_LEAK.replace("def test", f"{HOSTILE}@pytest.mark.memguard({values})\ndef test", 1)
     result = run(source)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from memguard import _kinds
 from memguard._heap import family, is_collection_near, newest, objects_of
+from memguard.parts import is_the_users
 from memguard.sensors.marks import Mark
 
 # Objects from before that are remembered, and the tensors among them (parameters left out) that are
@@ -59,6 +60,7 @@ class Births:
         "_elsewhere",
         "_end_of_look",
         "_ended",
+        "_failure",
         "_installed",
         "_key",
         "_looks",
@@ -89,6 +91,7 @@ class Births:
         self._node_classes: frozenset[int] = frozenset()
         self._installed = self._collecting = self._surveyed = False
         self._looks = 0
+        self._failure: Exception | None = None
 
     def install(self) -> None:
         """Start listening to the collector; what exists now is older than any birth."""
@@ -111,6 +114,8 @@ class Births:
     def begin(self) -> None:
         """What is born from now on counts; looked at no sooner than at the next look."""
         self._begun = _EndOfLook()
+        for item in alive(self._ended):  # what the last stretch left is older than this one
+            self._add_elder(item)
         self._marks = set()
         self._ended = set()
         self._nodes = set()
@@ -204,9 +209,13 @@ class Births:
     def _look(self) -> None:
         # A collection that is near need not be waited for: an own one of the youngest is what
         # Python was about to do, and its start is a look.
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        looks = self._looks
         if not self._collecting and is_collection_near():
             gc.collect(0)
-        else:
+        if self._looks == looks:  # nor is one begun where another thread is at one
             self._meet()
 
     def _meet(self) -> None:
@@ -256,13 +265,14 @@ class Births:
 
     def _add_elder(self, item: Any) -> None:
         # Those of before the survey are met there.
-        if not self._surveyed or type(item) is _EndOfLook or len(self._elders) >= MOST_ELDERS:
+        if not self._surveyed or type(item) is _EndOfLook:
             return
-        self._elders.add(Mark(item, self._elders.discard))
+        if len(self._elders) < MOST_ELDERS:
+            self._elders.add(Mark(item, self._elders.discard))
         plain = _kinds.is_tensor_type(type(item)) and not _kinds.is_parameter(item)
         if plain:
             if len(self._carriers) >= MOST_CARRIERS:  # the oldest are the least likely to change
-                del self._carriers[next(iter(self._carriers))]
+                self._carriers.pop(next(iter(self._carriers)), None)
             self._carriers[Mark(item, self._carriers.pop)] = None
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
@@ -273,8 +283,9 @@ class Births:
             else:
                 self._collecting = True
                 self._meet()
-        except Exception:
-            self._classes = frozenset()
+        except Exception as error:
+            # Raised by the next look; the traceback would keep frames of the user's until then.
+            self._failure = error if is_the_users(error) else error.with_traceback(None)
 
 
 def alive(marks: Iterable[Mark]) -> list[Any]:

@@ -90,8 +90,8 @@ def assert_no_growth(fn: Callable[[], object], repeat: int = 5) -> None:
         AssertionError: each call left something; the message names who holds it, line and fix.
         UsageError: `repeat` is no whole number above 1, or `fn` cannot be called.
 
-    Costs two looks at the collector's youngest generation a call, and a collection for each call
-    that leaves something.
+    Costs a look at the collector's youngest generation a call, a collection for each call that
+    leaves something, and one pass over the heap (60 ms for a million objects) for all of them.
     """
     if not callable(fn) or isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 2:
         raise UsageError(

@@ -328,7 +328,7 @@ class Checker:
         self.failures.update(dict.fromkeys(getattr(report, "memguard_failed", ())))
         # What another plugin will run again as flaky is neither: its last run is what counts.
         over = report.passed or report.failed
-        if not over or getattr(report, "memguard_judged", None) is None:
+        if not over or not hasattr(report, "memguard_judged"):
             return
         self.judged += 1
         self.seconds += report.memguard_judged

@@ -74,7 +74,7 @@ def session_action(option: str | None, ini: str) -> Action | None:
         return None
     if value not in ACTIONS:
         spelled = "ini memguard" if option is None else "--memguard"
-        raise WrongOption(f"{spelled}: found {value!r}; accepted: {', '.join(ACTIONS)}, off")
+        raise WrongOption(f"{spelled}: found {_shown(value)}; accepted: {', '.join(ACTIONS)}, off")
     return value  # type: ignore[return-value]
 
 
@@ -86,10 +86,12 @@ def whole(value: Any, spelled: str, least: int) -> int:
     """
     try:
         number = int(value) if not isinstance(value, (bool, float)) else None
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object's own conversion fails with
         number = None
     if number is None or number < least:
-        raise WrongOption(f"{spelled}: found {value!r}; accepted: a whole number, {least} or more")
+        raise WrongOption(
+            f"{spelled}: found {_shown(value)}; accepted: a whole number, {least} or more"
+        )
     return number
 
 
@@ -100,7 +102,8 @@ def patterns(values: Sequence[str]) -> tuple[Pattern, ...]:
         WrongOption: one of them has an unknown field, or is a list that is not there.
     """
     try:
-        return tuple(read_ignore(list(values), os.getcwd())) if values else ()
+        read = (read_ignore(value, os.getcwd()) for value in values)
+        return tuple(pattern for several in read for pattern in several)
     except ValueError as error:
         raise WrongOption(f"--memguard-ignore: {error}") from None
 
@@ -156,27 +159,41 @@ def tuned(
             plan = replace(plan, max_growth=_size(value, spelled))
         elif name == "filter":
             if not callable(value):
-                raise WrongOption(f"{spelled}: found {value!r}; accepted: a function of a finding")
+                raise WrongOption(
+                    f"{spelled}: found {_shown(value)}; accepted: a function of a finding"
+                )
             plan = replace(plan, filter=value)
         elif name == "action" and value in ACTIONS:
             action = value
         else:
             known = "repeat, window, allow, max_growth, filter, action (fail, warn, report)"
-            raise WrongOption(f"{spelled}: found {value!r}; accepted: {known}")
+            raise WrongOption(f"{spelled}: found {_shown(value)}; accepted: {known}")
     return plan, action
 
 
 def _kinds(value: Any, spelled: str) -> frozenset[str]:
-    kinds = frozenset((value,) if isinstance(value, str) else value)
+    try:
+        kinds = frozenset((value,) if isinstance(value, str) else value)
+    except TypeError:
+        kinds = frozenset({None})
     if not kinds <= frozenset(KINDS):
-        raise WrongOption(f"{spelled}: found {value!r}; accepted: {' or '.join(KINDS)}, or both")
+        found, known = _shown(value), " or ".join(KINDS)
+        raise WrongOption(f"{spelled}: found {found}; accepted: {known}, or both in a tuple")
     return kinds
 
 
 def _size(value: Any, spelled: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     try:
         return parse_size(str(value))
-    except ValueError as error:
-        raise WrongOption(f"{spelled}: {error}") from None
+    except Exception:  # whatever an object's own text fails with
+        found = _shown(value)
+        raise WrongOption(f'{spelled}: found {found}; accepted: bytes, or "1MiB"') from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:
+        return f"an object of type {type(value).__name__}"

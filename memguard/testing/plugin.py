@@ -135,7 +135,8 @@ class _Awaiting:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Look whether it was."""
         manager = self._config.pluginmanager
-        if getattr(report, "memguard_judged", None) is not None and not manager.hasplugin(CHECKER):
+        told = hasattr(report, "memguard_judged") or hasattr(report, "memguard_failed")
+        if told and not manager.hasplugin(CHECKER):
             _start(self._config)
             manager.getplugin(CHECKER).pytest_runtest_logreport(report)
 
