@@ -134,6 +134,29 @@ def test_the_heap_is_gone_through_once_and_only_for_graphs_and_survivors(
     assert len(passes) == 1
 
 
+def test_a_graph_from_before_is_not_taken_for_one_of_each_run(births: Births) -> None:
+    """Another thread's nodes may have any number, also one that this thread has yet to reach."""
+    made = []
+
+    def features() -> None:
+        weight = torch.ones(2, requires_grad=True)
+        for _ in range(100 + births.since):  # more than this thread has made
+            made[:] = [(weight * 2).sum()]
+
+    births.begin()
+    thread = threading.Thread(target=features)
+    thread.start()
+    thread.join()
+    births.end()
+    runs = Runs(births)
+    for _ in range(2):
+        runs.begin()
+        (torch.ones(2, requires_grad=True) * 2).sum()
+        runs.end()
+
+    assert not runs.grow()
+
+
 @pytest.mark.parametrize("is_judged", [False, True])
 @pytest.mark.parametrize("is_surveyed", [False, True])
 def test_what_one_run_has_left_may_be_given_graphs_by_the_next(

@@ -172,6 +172,10 @@ class Births:
         """Whether an autograd node that counts may have been made, by this thread or another."""
         return _next_number() != self.since or _time_elsewhere() - self._elsewhere > BUSY
 
+    def has_canary(self, node: Any) -> bool:
+        """Whether `canary_of` was asked of this node before, by an earlier run or test."""
+        return self._key in _metadata(node)
+
     def elders(self) -> list[Any]:
         """Objects that count for no birth and are still alive.
 

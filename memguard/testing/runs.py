@@ -134,9 +134,15 @@ class Runs:
             return found
         with _kinds.without_overrides():
             for tensor in self._births.carriers():
-                if door.is_attached(tensor) and _is_made_since(door, tensor, self._births.since):
+                if door.is_attached(tensor) and self._is_new(door, door.node_of(tensor)):
                     found.add(Mark(tensor, found.discard))
         return found
+
+    def _is_new(self, door: Any, node: Any) -> bool:
+        """Whether the run has made the node; each thread numbers its own, so that this may err."""
+        number = door.node_sequence(node) if node is not None else None
+        made_since = number is not None and number >= self._births.since
+        return made_since and not self._births.has_canary(node)
 
     def _forgive(self, run: _Run) -> None:
         """Gradients of what is older belong to it."""
@@ -164,9 +170,3 @@ class Runs:
                     if node is not None:
                         canary = self._births.canary_of(node)
                         run.canaries.add(Mark(canary, run.canaries.discard))
-
-
-def _is_made_since(door: Any, tensor: Any, since: int) -> bool:
-    node = door.node_of(tensor)
-    number = door.node_sequence(node) if node is not None else None
-    return number is not None and number >= since
