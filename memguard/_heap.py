@@ -16,8 +16,8 @@ from itertools import chain, compress, takewhile, tee
 from operator import is_not
 from typing import Any
 
-# Objects of ours that `newest` makes, most of them before it holds everything. Up to 45 were counted
-# on Python 3.11; to wait for a collection from there on told leaks of small steps some steps later.
+# Objects of ours that `newest` makes, most before it holds everything. Up to 45 were counted on
+# Python 3.11; to wait for a collection from there on told leaks of small steps some steps later.
 # One that begins in the midst of a look for all that harms nothing: its start is a look.
 OWN_OBJECTS = 32
 

@@ -221,7 +221,7 @@ def test_a_collection_in_the_midst_of_a_census_hides_nothing(
 ) -> None:
     """A look makes objects, too; its own may set it off, and any other thread's."""
     monkeypatch.setattr("memguard.sensors.census.newest", collecting(before))
-    census.begin(3)
+    census.begin(4)
     kept = [torch.ones(2) for _ in range(3)]
     census.look(3)
 

@@ -112,10 +112,13 @@ class Census:
         looks = self._looks
         if looks % REFRESH_TYPES == 1:
             self._types = family(_torch.Tensor, _EndOfLook)
+        # A collection that begins meanwhile looks for us, and so at our step.
+        coming, self._step = self._step, step
         found = newest(self._types, self._end_of_look)
         # The youngest object now. Once a collection has moved it on it is not met any more, and
         # all that is young then is new.
         end = _EndOfLook()
+        self._step = coming
         if self._looks != looks:  # a collection began meanwhile, and its start was a look
             return True
         self._end_of_look = end
