@@ -228,6 +228,21 @@ def test_a_collection_in_the_midst_of_a_census_hides_nothing(
     assert sorted(map(id, census.plain.living(3))) == sorted(map(id, kept))
 
 
+def test_a_census_waits_only_once_for_a_collection_that_is_near(
+    census: Census, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small steps may be near one for long, and what waits is dated late."""
+    monkeypatch.setattr("memguard.sensors.census.is_collection_near", lambda: True)
+    kept = []
+    for step in range(6):
+        census.begin(step + 1)
+        kept.append(torch.ones(2))
+        census.look(step)
+
+    assert len(census.plain.births()) == 3
+    assert sum(len(census.plain.living(step)) for step in range(6)) == len(kept)
+
+
 def test_the_census_holds_nothing(census: Census) -> None:
     """A tensor that was met dies at once."""
     tensor = torch.ones(3)

@@ -52,6 +52,7 @@ class Census:
         "_looks",
         "_may_look",
         "_pass_over",
+        "_put_off",
         "_step",
         "_types",
         "collected_at",
@@ -69,6 +70,7 @@ class Census:
         self._installed = False
         # Whether the next look must pass over what it meets: the last that should was put off.
         self._pass_over = False
+        self._put_off = False
         self._looks = 0
         self._failure: Exception | None = None
         self._types: frozenset[int] = frozenset()
@@ -105,9 +107,11 @@ class Census:
             raise failure
         self._pass_over = self._pass_over or not judged
         # Nothing is lost by waiting: the collection's own start is a look, in which no other can
-        # begin.
-        if not self._collecting and is_collection_near():
+        # begin. Small steps may be near one for long, and what waits is dated late: only once.
+        if not self._collecting and not self._put_off and is_collection_near():
+            self._put_off = True
             return False
+        self._put_off = False
         self._looks += 1
         looks = self._looks
         if looks % REFRESH_TYPES == 1:
