@@ -31,12 +31,12 @@ from memguard.values import (
     read_size,
     read_steps,
     read_switch,
+    shown,
 )
 
 __all__ = ["OPTIONS", "Action", "Option", "Settings", "Size"]
 
 _PREFIX = "MEMGUARD"
-_LONGEST_SHOWN = 80
 _A_FUNCTION = "a function, or where to import it from: package.module:function"
 Function = Callable[..., Any] | str
 # Variables share a prefix, so the usual 0.6 would find everything alike.
@@ -89,7 +89,7 @@ class Option:
         except (ValueError, TypeError, LookupError, OverflowError):
             pass
         # Outside the handlers, so that no inner error is shown along with the clear line.
-        raise SettingsError(f"{spelled} is {_shown(value)}{how}; accepted: {self.accepted}")
+        raise SettingsError(f"{spelled} is {shown(value)}{how}; accepted: {self.accepted}")
 
 
 def _option(
@@ -351,15 +351,3 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
     if near:
         return f"; did you mean {known[near[0]]}?"
     return f"; known are {', '.join(sorted(known.values()))}"
-
-
-def _shown(value: object) -> str:
-    try:
-        text = _one_line(repr(value))
-    except Exception:  # a value's own repr may do anything
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
-
-
-def _one_line(said: object) -> str:
-    return " ".join(str(said).split())

@@ -35,9 +35,19 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LONGEST = 1e6  # some eleven days; beyond years, waiting overflows
 _REPORT_ENDINGS = (".json", ".html", ".txt")
 _REPORT_FIELDS = ("rank", "pid", "step")
+_LONGEST_SHOWN = 80
 # Names that nobody gives to what a finding is about, so that a list which is missing is noticed.
 _LIST_ENDINGS = (".txt", ".supp", ".ignore")
 _WILD = re.compile(r"[*?:]")
+
+
+def shown(value: object) -> str:
+    """What was found instead of a value that is accepted, in one line of an error message."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a value's own repr may do anything
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ MOST_CARRIERS = 1000
 # Autograd nodes in Python's hands that are watched between `begin` and `end`.
 MOST_NODES = 256
 
-
 # Nanoseconds of processor in other threads that are taken for work; starting one takes more.
 BUSY = 20_000
 
@@ -59,7 +58,6 @@ class Births:
         "_elders",
         "_elsewhere",
         "_end_of_look",
-        "_ended",
         "_failure",
         "_installed",
         "_key",
@@ -80,7 +78,6 @@ class Births:
         self._elders: set[Mark] = set()
         self._begun = self._end_of_look = _EndOfLook()
         self._marks: set[Mark] = set()
-        self._ended: set[Mark] = set()
         self._nodes: set[Mark] = set()
         self._key = object()  # two sensors may be at work, each with its own canaries
         self.since = 0
@@ -106,7 +103,6 @@ class Births:
             gc.callbacks.remove(self._on_collection)
             self._installed = False
         self._marks = set()
-        self._ended = set()
         self._nodes = set()
         self._elders.clear()
         self._carriers.clear()
@@ -114,10 +110,9 @@ class Births:
     def begin(self) -> None:
         """What is born from now on counts; looked at no sooner than at the next look."""
         self._begun = _EndOfLook()
-        for item in alive(self._ended):  # what the last stretch left is older than this one
+        for item in alive(self._marks):  # what the last stretch left is older than this one
             self._add_elder(item)
         self._marks = set()
-        self._ended = set()
         self._nodes = set()
         self.since = _next_number()
         self._elsewhere = _time_elsewhere()
@@ -131,8 +126,7 @@ class Births:
         """
         self._look()
         self._open = False
-        self._ended, self._marks = self._marks, set()
-        return self._ended
+        return self._marks
 
     def nodes(self) -> set[Mark]:
         """Canaries in the nodes made between `begin` and `end` that Python code had in hand.
@@ -193,9 +187,10 @@ class Births:
         """Get to know what was there before anybody asked, once: many a suite never does."""
         if self._surveyed or not self._classes:
             return
-        born = set(map(id, (*alive(self._marks), *alive(self._ended))))
+        born = set(map(id, alive(self._marks)))
         self._surveyed = True
-        for item in objects_of(self._classes - self._metaclasses - self._node_classes):
+        others = self._metaclasses | self._node_classes | {id(_EndOfLook)}
+        for item in objects_of(self._classes - others):
             if id(item) not in born:
                 self._add_elder(item)
 
@@ -211,12 +206,12 @@ class Births:
             self._classes = kinds | self._metaclasses | self._node_classes
 
     def _look(self) -> None:
-        # A collection that is near need not be waited for: an own one of the youngest is what
-        # Python was about to do, and its start is a look.
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         looks = self._looks
+        # A collection that is near need not be waited for: an own one of the youngest is what
+        # Python was about to do, and its start is a look.
         if not self._collecting and is_collection_near():
             gc.collect(0)
         if self._looks == looks:  # nor is one begun where another thread is at one
@@ -269,7 +264,7 @@ class Births:
 
     def _add_elder(self, item: Any) -> None:
         # Those of before the survey are met there.
-        if not self._surveyed or type(item) is _EndOfLook:
+        if not self._surveyed:
             return
         if len(self._elders) < MOST_ELDERS:
             self._elders.add(Mark(item, self._elders.discard))

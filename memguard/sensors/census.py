@@ -115,7 +115,7 @@ class Census:
         self._looks += 1
         looks = self._looks
         if looks % REFRESH_TYPES == 1:
-            self._types = family(_torch.Tensor, _EndOfLook)
+            self._types = family(_torch.Tensor)
         # A collection that begins meanwhile looks for us, and so at our step.
         coming, self._step = self._step, step
         found = newest(self._types, self._end_of_look)
@@ -135,8 +135,6 @@ class Census:
         plain = self.plain
         with _torch.without_overrides():
             for tensor in tensors:
-                if type(tensor) is _EndOfLook:
-                    continue
                 if _torch.is_attached(tensor):
                     self._fresh.append(weakref.ref(tensor))
                 elif plain.admits(step):

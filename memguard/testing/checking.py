@@ -82,8 +82,7 @@ class Checker:
         repeat = get("memguard_repeat") or ini("memguard_repeat") or options.RUNS
         self.repeat = options.whole(repeat, "--memguard-repeat", 1)
         self.file = get("memguard_report") or ini("memguard_report")
-        ignored = [*(get("memguard_ignore") or ()), *ini("memguard_ignore")]
-        self._ignored = options.patterns(ignored)
+        self._ignored = options.patterns(get("memguard_ignore") or (), ini("memguard_ignore"))
         self.rows: list[dict[str, Any]] = []
         self.texts: list[str] = []
         self.failures: dict[str, None] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from memguard.patterns import Pattern
 from memguard.units import parse_size
-from memguard.values import read_ignore
+from memguard.values import read_ignore, shown
 
 if TYPE_CHECKING:
     import weakref
@@ -74,7 +74,7 @@ def session_action(option: str | None, ini: str) -> Action | None:
         return None
     if value not in ACTIONS:
         spelled = "ini memguard" if option is None else "--memguard"
-        raise WrongOption(f"{spelled}: found {_shown(value)}; accepted: {', '.join(ACTIONS)}, off")
+        raise WrongOption(f"{spelled}: found {shown(value)}; accepted: {', '.join(ACTIONS)}, off")
     return value  # type: ignore[return-value]
 
 
@@ -90,19 +90,24 @@ def whole(value: Any, spelled: str, least: int) -> int:
         number = None
     if number is None or number < least:
         raise WrongOption(
-            f"{spelled}: found {_shown(value)}; accepted: a whole number, {least} or more"
+            f"{spelled}: found {shown(value)}; accepted: a whole number, {least} or more"
         )
     return number
 
 
-def patterns(values: Sequence[str]) -> tuple[Pattern, ...]:
+def patterns(given: Sequence[str], listed: Sequence[str]) -> tuple[Pattern, ...]:
     """Patterns of findings to leave out.
+
+    Args:
+        given: on the command line, where commas part several of one text.
+        listed: in the ini file, one a line, commas and all.
 
     Raises:
         WrongOption: one of them has an unknown field, or is a list that is not there.
     """
     try:
-        read = (read_ignore(value, os.getcwd()) for value in values)
+        folder = os.getcwd()
+        read = [read_ignore(value, folder) for value in (*given, list(listed))]
         return tuple(pattern for several in read for pattern in several)
     except ValueError as error:
         raise WrongOption(f"--memguard-ignore: {error}") from None
@@ -160,14 +165,14 @@ def tuned(
         elif name == "filter":
             if not callable(value):
                 raise WrongOption(
-                    f"{spelled}: found {_shown(value)}; accepted: a function of a finding"
+                    f"{spelled}: found {shown(value)}; accepted: a function of a finding"
                 )
             plan = replace(plan, filter=value)
         elif name == "action" and value in ACTIONS:
             action = value
         else:
             known = "repeat, window, allow, max_growth, filter, action (fail, warn, report)"
-            raise WrongOption(f"{spelled}: found {_shown(value)}; accepted: {known}")
+            raise WrongOption(f"{spelled}: found {shown(value)}; accepted: {known}")
     return plan, action
 
 
@@ -177,7 +182,7 @@ def _kinds(value: Any, spelled: str) -> frozenset[str]:
     except TypeError:
         kinds = frozenset({None})
     if not kinds <= frozenset(KINDS):
-        found, known = _shown(value), " or ".join(KINDS)
+        found, known = shown(value), " or ".join(KINDS)
         raise WrongOption(f"{spelled}: found {found}; accepted: {known}, or both in a tuple")
     return kinds
 
@@ -188,12 +193,5 @@ def _size(value: Any, spelled: str) -> int:
     try:
         return parse_size(str(value))
     except Exception:  # whatever an object's own text fails with
-        found = _shown(value)
+        found = shown(value)
         raise WrongOption(f'{spelled}: found {found}; accepted: bytes, or "1MiB"') from None
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:
-        return f"an object of type {type(value).__name__}"
